@@ -225,7 +225,7 @@ enum Stage {
     Drains,
     /// It is to tell its last beat.
     Leaves,
-    /// It has told it.
+    /// It has told it, or another process tells beats in its place.
     Gone,
 }
 
@@ -279,6 +279,11 @@ impl Cluster {
         let mut stage = self.stage.subscribe();
         let gone = stage.wait_for(|stage| *stage == Stage::Gone);
         let _ = tokio::time::timeout(LEAVE_TIMEOUT, gone).await;
+    }
+
+    /// Another process is this server from now on: this one tells nothing more.
+    pub fn hand_over(&self) {
+        self.advance(Stage::Gone);
     }
 
     /// Tells the others of the fleet's configuration from now on, and at once.
@@ -354,13 +359,16 @@ impl Cluster {
                     false
                 }
             };
+            let is_gone = || *self.stage.borrow() == Stage::Gone;
             // Who is back is to be known at once.
             let is_back = self.look(&engine, &mut tie);
-            if tells || is_back {
+            if (tells || is_back) && !is_gone() {
                 self.tell(&engine).await;
                 told_at = Instant::now();
             }
-            if *self.stage.borrow() == Stage::Gone {
+            if is_gone() {
+                engine.hang_up();
+                drop(engine);
                 return std::future::pending().await;
             }
         }

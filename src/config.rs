@@ -186,6 +186,7 @@ impl Sources {
         config.cluster.config.resolve(|name| self.variable(name));
         config.admission.resolve();
         config.telemetry.resolve();
+        config.server.resolve();
         for (name, stream) in &mut config.stream {
             stream
                 .resolve(|name| self.variable(name))

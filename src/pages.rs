@@ -69,6 +69,23 @@ pub struct Site {
 impl Site {
     /// Listens at this address: with the certificate of `tls`, or on loopback without one.
     pub fn bind(address: SocketAddr, tls: &tls::Config) -> Result<Self, Error> {
+        Self::open(address, tls, || std::net::TcpListener::bind(address))
+    }
+
+    /// The same on a socket that is open already.
+    pub fn on(
+        socket: std::net::TcpListener,
+        address: SocketAddr,
+        tls: &tls::Config,
+    ) -> Result<Self, Error> {
+        Self::open(address, tls, || Ok(socket))
+    }
+
+    fn open(
+        address: SocketAddr,
+        tls: &tls::Config,
+        socket: impl FnOnce() -> std::io::Result<std::net::TcpListener>,
+    ) -> Result<Self, Error> {
         let is_here = address.ip().to_canonical().is_loopback();
         let https = match (is_here, &tls.cert, &tls.key) {
             (true, ..) => None,
@@ -76,7 +93,7 @@ impl Site {
             (false, ..) => return Err(Error::Plain(address)),
         };
         let bind = |source| Error::Bind { address, source };
-        let socket = std::net::TcpListener::bind(address).map_err(bind)?;
+        let socket = socket().map_err(bind)?;
         socket.set_nonblocking(true).map_err(bind)?;
         Ok(Self {
             tls: https.as_ref().map(Https::config).transpose()?,
@@ -85,6 +102,11 @@ impl Site {
             https,
             crowd: Crowd::new(LIMITS),
         })
+    }
+
+    /// Its socket, for another process.
+    pub fn socket(&self) -> std::io::Result<std::net::TcpListener> {
+        self.socket.try_clone()
     }
 
     /// The URL of its first page.

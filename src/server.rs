@@ -6,6 +6,7 @@
 //!
 //! Only this module adds context to errors ("encoder: …").
 
+mod handover;
 mod service;
 
 use std::net::SocketAddr;
@@ -32,7 +33,7 @@ use crate::device::{self, Device, Health};
 use crate::directory::{self, Directory, Policy};
 use crate::document::{self, Following};
 use crate::encoder::{self, Encoder, Pace};
-use crate::endpoint;
+use crate::endpoint::{self, Departure, Ports};
 use crate::ingest;
 use crate::ingest::members::Members;
 use crate::machine::Machine;
@@ -47,6 +48,8 @@ use crate::telemetry::{self, Readiness};
 use crate::tls::{self, Rotated, ServerIdentity};
 use crate::web;
 
+pub use handover::Error as HandoverError;
+use handover::{Inherited, Use};
 pub use service::{END_WITHIN, STUCK, run};
 
 /// Why the server did not start, or stopped.
@@ -86,6 +89,9 @@ pub enum Error {
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
+    /// This process cannot take the place of another, or let another take its place.
+    #[error("server.handover: {0}")]
+    Handover(#[from] handover::Error),
     /// The folder of the fleet's configuration cannot be used.
     #[error("cluster.config.directory: {0}")]
     Document(#[from] document::Error),
@@ -109,6 +115,7 @@ pub struct Server {
     /// The first field, so that it is dropped before the parts end.
     closing: supervise::Closing,
     front: Front,
+    ports: Arc<Ports>,
     library: Library,
     ring: Ring,
     ring_size: ByteSize,
@@ -119,6 +126,8 @@ pub struct Server {
     encoder_settings: watch::Sender<encoder::Config>,
     supervisor: Supervisor,
     site: Option<Arc<Site>>,
+    /// Answers the viewers' browsers.
+    showing: Option<JoinHandle<()>>,
     rotated: Option<Arc<Rotated>>,
     tasks: Vec<JoinHandle<()>>,
     _aside: Aside,
@@ -149,7 +158,7 @@ impl Server {
         readiness: Readiness,
     ) -> BoxFuture<'_, Result<Self, Error>> {
         // Boxed: the body of an async function is compiled in each crate that awaits it.
-        Box::pin(Self::open(config, identity, registry, readiness))
+        Box::pin(Self::open(config, identity, registry, readiness, None))
     }
 
     async fn open(
@@ -157,10 +166,20 @@ impl Server {
         identity: ServerIdentity,
         registry: &Registry,
         readiness: Readiness,
+        inherited: Option<&Inherited>,
     ) -> Result<Self, Error> {
         config.admission.check_listen(&config.endpoint.listen)?;
-        let site = config.web.listen;
-        let site = site.map(|address| Site::bind(address, &config.tls));
+        let listener = |address| match inherited {
+            Some(inherited) => inherited.listener(Use::Web, address),
+            None => Ok(None),
+        };
+        let site = config.web.listen.map(|address| {
+            let socket = listener(address).map_err(handover::Error::from)?;
+            Result::<_, Error>::Ok(match socket {
+                Some(socket) => Site::on(socket, address, &config.tls)?,
+                None => Site::bind(address, &config.tls)?,
+            })
+        });
         let site = site.transpose()?.map(Arc::new);
         if let Some(site) = &site {
             config.web.origins.extend(site.origins());
@@ -282,8 +301,13 @@ impl Server {
         let own = cluster::Own::new(&config.cluster, &identity);
         let (endpoint, session) = (&config.endpoint, config.session);
         let links = own.links();
+        let ports = Arc::new(match inherited {
+            Some(inherited) => inherited.ports(&config)?,
+            None => Ports::open(endpoint, config.server.handover.is_some())?,
+        });
         let parts = FrontParts {
             endpoint,
+            ports: &ports,
             origins: Arc::new(config.web.origins.clone()),
             session,
             identity,
@@ -319,17 +343,19 @@ impl Server {
         tasks.push(tokio::spawn(
             supervisor.clone().revived(ServerPart::Cluster, beat),
         ));
+        let mut showing = None;
         if let Some(site) = &site {
             let facts = pages::facts(front.addresses(), rotated.clone());
             let (served, url) = (Arc::clone(site), site.url());
             let serve = move || Arc::clone(&served).serve(Index::Player, Arc::clone(&facts));
-            tasks.push(tokio::spawn(
+            showing = Some(tokio::spawn(
                 supervisor.clone().revived(ServerPart::Pages, serve),
             ));
             tracing::info!("viewers play at {url}?play=/STREAM/PLAYLIST");
         }
         let server = Self {
             front,
+            ports,
             library,
             ring,
             ring_size: sizes.ring,
@@ -340,6 +366,7 @@ impl Server {
             encoder_settings,
             supervisor,
             site,
+            showing,
             rotated,
             tasks,
             _aside: aside,
@@ -351,6 +378,18 @@ impl Server {
         server.name_peers(&config);
         server.judge_streams(&config);
         Ok(server)
+    }
+
+    /// The same, on sockets of another process, which serves still.
+    fn succeed<'a>(
+        config: config::Config,
+        identity: ServerIdentity,
+        registry: &'a Registry,
+        readiness: Readiness,
+        inherited: &'a Inherited,
+    ) -> BoxFuture<'a, Result<Self, Error>> {
+        let inherited = Some(inherited);
+        Box::pin(Self::open(config, identity, registry, readiness, inherited))
     }
 
     /// The UDP addresses of the server.
@@ -433,10 +472,29 @@ impl Server {
     /// Accepts no new clients, lets open requests finish for at most `bound`, then stops every
     /// part.
     pub async fn drain(self, bound: Duration) {
-        drop(self.closing);
         self.cluster.drain();
-        self.front.drain(bound, self.cluster.leave()).await;
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.end(Departure::within(bound)).await;
+    }
+
+    /// The same, but another process is this server from now on: peers are sent to it.
+    async fn give_way(self, bound: Duration) {
+        self.cluster.hand_over();
+        if let Some(showing) = &self.showing {
+            showing.abort();
+        }
+        // Clients whose first packets have come here are accepted, and then sent on.
+        tokio::time::sleep(LAST_CLIENTS).await;
+        let is_replaced = true;
+        self.end(Departure { bound, is_replaced }).await;
+    }
+
+    async fn end(self, departure: Departure) {
+        drop(self.closing);
+        self.front.drain(departure, self.cluster.leave()).await;
+        self.tasks
+            .iter()
+            .chain(&self.showing)
+            .for_each(JoinHandle::abort);
         self.thread.close();
     }
 
@@ -467,6 +525,9 @@ impl Server {
         }
     }
 }
+
+/// How long a process that another one replaces accepts clients that have come to its sockets.
+const LAST_CLIENTS: Duration = Duration::from_millis(100);
 
 /// Opens the arithmetic over the prime field, if a stream uses it. Opening it on a card takes time.
 async fn open_gfq(device: &Device, config: &config::Config) -> Result<(), Error> {

@@ -499,6 +499,17 @@ impl Store {
         self.shared.unused.notify_one();
     }
 
+    /// Whether the device has a segment that is held, in its own form or as a copy.
+    pub fn is_resident(&self, key: SegmentKey) -> bool {
+        self.shared.state().is_resident(key)
+    }
+
+    /// Whether a segment of this length fits without another one being evicted.
+    pub fn has_room(&self, length: u64) -> bool {
+        let (used, _) = self.usage(Tier::Host);
+        used.saturating_add(length) <= self.shared.config.bytes.as_u64()
+    }
+
     /// Whether a segment is held.
     pub fn is_held(&self, key: SegmentKey) -> bool {
         self.shared.state().is_held(key)

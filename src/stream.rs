@@ -52,10 +52,12 @@ use crate::wire::message::{Checks, GetChecks, stream_of};
 
 mod catalogue;
 mod follow;
+mod inheritance;
 pub mod metrics;
 mod point;
 mod signer;
 
+pub use inheritance::{About, Piece, Title};
 pub use metrics::Metrics;
 use point::{Point, Shared};
 pub use signer::{KeyFileError, Signer};

@@ -50,6 +50,7 @@ ncserverd_endpoint_max_connections 20000
 ncserverd_session_sent_on_total{reason="drain"} 0
 ncserverd_session_sent_on_total{reason="full"} 0
 ncserverd_session_sent_on_total{reason="placement"} 0
+ncserverd_session_sent_on_total{reason="replaced"} 0
 """
 
 

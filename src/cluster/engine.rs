@@ -174,6 +174,13 @@ impl Engine {
         }
     }
 
+    /// Another process is this server from now on.
+    pub fn hang_up(&self) {
+        if let Self::Static(members) = self {
+            members.hang_up();
+        }
+    }
+
     /// What comes next. Cancelling this loses nothing.
     pub async fn hear(&mut self) -> Heard {
         match self {

@@ -165,6 +165,11 @@ impl Members {
         self.reached.borrow().clone()
     }
 
+    /// Another process is this server from now on.
+    pub(super) fn hang_up(&self) {
+        self.publisher.hang_up();
+    }
+
     /// Sends a message to a member that has connected. Whether it has, and keeps up.
     pub(super) fn send(&self, to: &Name, content: &[u8]) -> bool {
         self.publisher.send(to, content)

@@ -1,20 +1,24 @@
 //! The server as a service: signals, reloads, and notifications to the service manager.
 
+use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use prometheus::Registry;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
+use super::handover::{self, Handover, Inherited, Predecessor, Sockets, Successor, Use};
 use super::{Error, Server};
 use crate::admin::{self, Facts};
+use crate::config::Config;
 use crate::config::{Effect, Loaded, Sources, changes};
 use crate::document::{Following, News, Taken};
 use crate::host;
 use crate::machine::OpenFiles;
-use crate::supervise;
+use crate::supervise::{self, ServerPart};
 use crate::telemetry::{self, Logs, MILESTONE, Readiness};
 use crate::tls::{self, ServerIdentity};
 
@@ -35,7 +39,15 @@ async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     for finding in &loaded.findings {
         tracing::warn!(%finding, "the configuration needs attention");
     }
-    let begun = match (Begun::begin(&loaded, &identity).await, &following) {
+    let mut predecessor = match &loaded.config.server.handover {
+        Some(path) => Predecessor::meet(path).await?,
+        None => None,
+    };
+    let inherited = predecessor.as_ref().map(Predecessor::inherited);
+    let begun = match (
+        Begun::begin(&loaded, &identity, inherited).await,
+        &following,
+    ) {
         (Err(error), Some(following)) if sources.document.is_some() => {
             sources.document = None;
             let Ok(without) = sources.load_over(&loaded) else {
@@ -44,7 +56,7 @@ async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
             following.give_up(error.to_string());
             loaded = without;
             // Anew: what has begun has left its metrics, and said how it is.
-            Begun::begin(&loaded, &identity).await?
+            Begun::begin(&loaded, &identity, inherited).await?
         }
         (begun, _) => begun?,
     };
@@ -61,9 +73,22 @@ async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
         listen(SignalKind::terminate())?,
         listen(SignalKind::interrupt())?,
     ];
+    let telemetry = &loaded.config.telemetry;
+    let address = telemetry.listen;
+    let socket = inherited.map(|inherited| inherited.listener(Use::Telemetry, address));
+    let socket = socket.transpose().map_err(handover::Error::from)?.flatten();
+    if let Some(predecessor) = &mut predecessor {
+        predecessor.inherit(&server.library).await?;
+    }
+    let socket = match socket {
+        Some(socket) => socket,
+        None => admin::bind(telemetry)?,
+    };
+    let handed = socket.try_clone().map_err(handover::Error::from)?;
     // After all parts have registered theirs, so that the first scrape sees every metric.
-    let listener = admin::serve(
-        &loaded.config.telemetry,
+    let listener = admin::serve_on(
+        socket,
+        telemetry,
         Facts {
             registry,
             readiness: readiness.clone(),
@@ -75,6 +100,13 @@ async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     tracing::info!("metrics on {}/metrics", listener.url());
     tell_how_to_connect(&server, &identity, &loaded);
     readiness.ready("server");
+    let handover = server.offer_place(&loaded.config, handed)?;
+    if let Some(predecessor) = predecessor {
+        predecessor.replace(Arc::clone(&server.ports)).await?;
+    }
+    if let Some((handover, _)) = &handover {
+        handover.publish()?;
+    }
     tracing::info!(name: MILESTONE, version = env!("CARGO_PKG_VERSION"), "started");
     notify(&[sd_notify::NotifyState::Ready]);
 
@@ -90,26 +122,83 @@ async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
         server,
         drain_timeout,
         following,
+        handover,
     };
     let ended = running.until_stopped(hangup, stops).await;
-    notify(&[sd_notify::NotifyState::Stopping]);
-    let bound = match &ended {
-        Ok(()) => {
+    let bound = running.loaded.config.server.drain_timeout;
+    let drain_timeout = humantime::format_duration(bound);
+    let ended = match ended {
+        Ok(Stop::Replaced(successor)) => {
+            tracing::info!(
+                name: MILESTONE,
+                %drain_timeout,
+                "another process serves: peers go there",
+            );
+            end_after(bound + 2 * END_WITHIN, STUCK)?;
+            // The next process has the sockets of both listeners.
+            drop(running.listener);
+            running.server.give_way(bound).await;
+            drop(successor);
+            Ok(())
+        }
+        Ok(Stop::Signal) => {
+            notify(&[sd_notify::NotifyState::Stopping]);
             readiness.not_ready("server", "draining");
-            let bound = running.loaded.config.server.drain_timeout;
-            let drain_timeout = humantime::format_duration(bound);
             tracing::info!(name: MILESTONE, %drain_timeout, "draining: open requests may finish");
-            bound
+            running.close_handover();
+            running.server.drain(bound).await;
+            Ok(())
         }
         // Open requests would not be answered: peers are told to go elsewhere.
-        Err(_) => {
+        Err(error) => {
+            notify(&[sd_notify::NotifyState::Stopping]);
             end_after(2 * END_WITHIN, supervise::DIED)?;
-            Duration::ZERO
+            running.close_handover();
+            running.server.drain(Duration::ZERO).await;
+            Err(error)
         }
     };
-    running.server.drain(bound).await;
     tracing::info!("stopped");
     ended
+}
+
+/// Why a server ends.
+enum Stop {
+    /// It was told to.
+    Signal,
+    /// Another process serves in its place.
+    Replaced(Successor),
+}
+
+impl Server {
+    /// Lets another process take the place of this one, if the configuration says so.
+    fn offer_place(
+        &mut self,
+        config: &Config,
+        telemetry: TcpListener,
+    ) -> Result<Option<(Handover, mpsc::Receiver<Successor>)>, Error> {
+        let Some(path) = &config.server.handover else {
+            return Ok(None);
+        };
+        let mut listeners = vec![(Use::Telemetry, config.telemetry.listen, telemetry)];
+        if let Some((site, address)) = self.site.as_ref().zip(config.web.listen) {
+            let socket = site.socket().map_err(handover::Error::from)?;
+            listeners.push((Use::Web, address, socket));
+        }
+        let sockets = Sockets {
+            ports: Arc::clone(&self.ports),
+            listeners,
+        };
+        let handover = Handover::open(path, sockets, self.library.clone())?;
+        let (served, successors) = mpsc::channel(1);
+        let attended = handover.clone();
+        let attend = move || attended.clone().attend(served.clone());
+        let supervisor = self.supervisor.clone();
+        self.tasks.push(tokio::spawn(
+            supervisor.revived(ServerPart::Handover, attend),
+        ));
+        Ok(Some((handover, successors)))
+    }
 }
 
 /// A server that has begun, and where it tells how it is.
@@ -121,19 +210,25 @@ struct Begun {
 }
 
 impl Begun {
-    async fn begin(loaded: &Loaded, identity: &ServerIdentity) -> Result<Self, Error> {
+    /// On the sockets of another process, or on its own.
+    async fn begin(
+        loaded: &Loaded,
+        identity: &ServerIdentity,
+        inherited: Option<&Inherited>,
+    ) -> Result<Self, Error> {
         let registry = telemetry::registry()?;
         let readiness = Readiness::new();
         readiness.not_ready("server", "starting");
         let certificate = tls::Metrics::new(&registry)?;
         show_certificate(&certificate, identity);
-        let server = Server::start(
-            loaded.config.clone(),
-            identity.clone(),
-            &registry,
-            readiness.clone(),
-        )
-        .await?;
+        let (config, identity) = (loaded.config.clone(), identity.clone());
+        let server = match inherited {
+            Some(inherited) => {
+                let readiness = readiness.clone();
+                Server::succeed(config, identity, &registry, readiness, inherited).await?
+            }
+            None => Server::start(config, identity, &registry, readiness.clone()).await?,
+        };
         Ok(Self {
             registry,
             readiness,
@@ -155,6 +250,8 @@ struct Running {
     drain_timeout: watch::Sender<Duration>,
     /// The configuration that the servers of the fleet share, if this one takes it.
     following: Option<Following>,
+    /// Where the next process comes, if there is such a place, and the one that has taken over.
+    handover: Option<(Handover, mpsc::Receiver<Successor>)>,
 }
 
 impl Running {
@@ -162,7 +259,7 @@ impl Running {
         &mut self,
         mut hangup: Signal,
         [mut terminate, mut interrupt]: [Signal; 2],
-    ) -> Result<(), Error> {
+    ) -> Result<Stop, Error> {
         let supervisor = self.server.supervisor().clone();
         let following = self.following.clone();
         let mut news = following.as_ref().map(Following::news);
@@ -173,9 +270,19 @@ impl Running {
                 taken = next(following.as_ref(), news.as_mut()) => {
                     supervisor.until_done(self.take(taken)).await?;
                 }
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
+                successor = successor(self.handover.as_mut()) => {
+                    return Ok(Stop::Replaced(successor));
+                }
+                _ = terminate.recv() => return Ok(Stop::Signal),
+                _ = interrupt.recv() => return Ok(Stop::Signal),
             }
+        }
+    }
+
+    /// No process is to take over any more.
+    fn close_handover(&self) {
+        if let Some((handover, _)) = &self.handover {
+            handover.close();
         }
     }
 
@@ -279,6 +386,18 @@ impl Running {
 async fn next(following: Option<&Following>, news: Option<&mut News>) -> Taken {
     match following.zip(news) {
         Some((following, news)) => following.next(news).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The process that has taken over. Without a place to come to there is none.
+async fn successor(handover: Option<&mut (Handover, mpsc::Receiver<Successor>)>) -> Successor {
+    let taken = match handover {
+        Some((_, successors)) => successors.recv().await,
+        None => None,
+    };
+    match taken {
+        Some(successor) => successor,
         None => std::future::pending().await,
     }
 }

@@ -447,6 +447,15 @@ impl State {
         }
     }
 
+    /// Whether the device has a segment.
+    pub(super) fn is_resident(&self, key: SegmentKey) -> bool {
+        let slot = self.slots.get(&key);
+        slot.is_some_and(|slot| match &slot.form {
+            Form::Resident(_) => true,
+            Form::Bytes { copy, .. } => copy.is_some(),
+        })
+    }
+
     /// Looks up a segment whose blocks are to be combined.
     pub(super) fn find(&mut self, key: SegmentKey, gone: &mut Vec<Evicted>) -> Found {
         if self.slots.get(&key).is_some_and(Slot::is_dead) {

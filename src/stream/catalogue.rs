@@ -110,8 +110,9 @@ struct Entry {
     known: Known,
 }
 
-#[derive(Debug)]
-enum Known {
+/// What is known of a path.
+#[derive(Debug, Clone)]
+pub(super) enum Known {
     Segments {
         description: Description,
         checked: Instant,
@@ -165,6 +166,24 @@ impl Catalogue {
             Some(Known::Document(document)) => Some(document),
             _ => None,
         }
+    }
+
+    /// All paths with the offsets of their known parts, the last used first. A document is one
+    /// part.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (ObjectPath, u64)> {
+        self.by_use.values().rev().flat_map(|path| {
+            let offsets = match self.entries.get(path).map(|entry| &entry.known) {
+                Some(Known::Segments { parts, .. }) => parts.keys().copied().collect(),
+                Some(Known::Document(_)) => vec![0],
+                None => Vec::new(),
+            };
+            offsets.into_iter().map(|offset| (path.clone(), offset))
+        })
+    }
+
+    /// What is known of a path. This is no use of it.
+    pub(super) fn known(&self, path: &ObjectPath) -> Option<Known> {
+        self.entries.get(path).map(|entry| entry.known.clone())
     }
 
     /// The validators of an object's known parts.
@@ -436,7 +455,8 @@ impl Catalogue {
         self.entries.insert(path.clone(), entry);
     }
 
-    fn touch(&mut self, path: &ObjectPath) {
+    /// Makes this path the last used one.
+    pub(super) fn touch(&mut self, path: &ObjectPath) {
         if let Some(entry) = self.entries.get_mut(path) {
             self.uses += 1;
             if let Some(path) = self.by_use.remove(&entry.used) {
@@ -506,7 +526,7 @@ impl Known {
         }
     }
 
-    fn names(&self, range: Option<&std::ops::Range<u64>>) -> Vec<Name> {
+    pub(super) fn names(&self, range: Option<&std::ops::Range<u64>>) -> Vec<Name> {
         let all = 0..u64::MAX;
         match self {
             Self::Segments { parts, .. } => parts

@@ -19,7 +19,7 @@ use super::{Settings, unknown};
 use crate::ingest::planner::{self, Cut, Followed, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
 use crate::object::{
-    Arrival, AskedBy, Birth, Body, Held, Refusal, RefusalCode, Resolved, SegmentId,
+    Arrival, AskedBy, Birth, Body, Coding, Held, Refusal, RefusalCode, Resolved, SegmentId,
 };
 use crate::secret::redacted_path;
 use crate::store::{self, Placement, Store};
@@ -774,6 +774,61 @@ impl Point {
             ..description
         };
         Ok(self.resolved(path, &description, &part, self.settings().segment_age, body))
+    }
+
+    /// Takes a document that another process has left, unless there is one.
+    pub(super) fn inherit_document(&self, path: &ObjectPath, document: Document) {
+        let mut catalogue = self.catalogue();
+        if catalogue.known(path).is_none() {
+            catalogue.put_document(path, document);
+        }
+    }
+
+    /// Takes a part of an object that another process has left. Its segment, if it is coded.
+    pub(super) async fn inherit_part(
+        &self,
+        path: &ObjectPath,
+        description: Description,
+        (offset, bytes): (u64, Bytes),
+        checked: Instant,
+    ) -> Option<(SegmentId, Coding)> {
+        let length = length_of(&bytes);
+        let is_small = length < INLINE_MAX;
+        let (id, coding) = if is_small {
+            (SegmentId::of(&bytes), None)
+        } else {
+            let held = self.store(path, bytes.clone(), None).await.ok()?;
+            (held.lease.id, Some(held.lease.shape.coding()))
+        };
+        let part = ObjectPart {
+            id,
+            coding,
+            offset,
+            length,
+            inline: is_small.then_some(bytes),
+        };
+        let mut catalogue = self.catalogue();
+        // What this process has fetched itself is newer.
+        let is_known = catalogue.validators(path);
+        if is_known.is_none_or(|known| known == description.validators) {
+            let admitted = catalogue.admit(path, description, part, checked);
+            drop(catalogue);
+            self.expire(&admitted.dropped, Instant::now());
+        }
+        Some((id, coding?))
+    }
+
+    /// Notes a use of an object.
+    pub(super) fn touch(&self, path: &ObjectPath) {
+        let mut catalogue = self.catalogue();
+        catalogue.touch(path);
+        let known = catalogue.known(path);
+        drop(catalogue);
+        for (id, coding) in known.iter().flat_map(|known| known.names(None)) {
+            if let Some(coding) = coding {
+                self.shared.store.lookup(&id, Some(coding));
+            }
+        }
     }
 
     async fn store(

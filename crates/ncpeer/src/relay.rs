@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use futures_util::future::BoxFuture;
-use ncs_net::endpoint;
+use ncs_net::endpoint::{self, Departure, Ports};
 use ncs_net::machine::Machine;
 use ncs_net::supervise::{self, ServerPart, Supervisor};
 use ncs_net::telemetry::Readiness;
@@ -309,8 +309,10 @@ impl Relay {
         let (endpoint, session) = (&config.endpoint, config.session);
         // A relay signs no tickets, so it names no peers.
         let directory = Directory::new(directory::Metrics::new(registry)?);
+        let ports = Ports::open(endpoint, false)?;
         let parts = FrontParts {
             endpoint,
+            ports: &ports,
             // A relay serves programs only.
             origins: Arc::default(),
             session,
@@ -369,7 +371,9 @@ impl Relay {
     /// Accepts no new peers, lets open requests finish for at most `bound`, then stops.
     pub async fn drain(self, bound: Duration) {
         drop(self.closing);
-        self.front.drain(bound, std::future::ready(())).await;
+        self.front
+            .drain(Departure::within(bound), std::future::ready(()))
+            .await;
         self.tasks.iter().for_each(JoinHandle::abort);
         self.client.close().await;
     }

@@ -18,7 +18,7 @@ mod snapshot;
 
 use std::fmt;
 use std::future::pending;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -153,8 +153,28 @@ fn https(config: &Config) -> Result<Option<Https>, Error> {
         .map_err(unusable)
 }
 
+/// Listens at the configured address. Nobody is answered yet.
+pub fn bind(config: &Config) -> Result<TcpListener, Error> {
+    let socket = TcpListener::bind(config.listen);
+    let open = |socket: TcpListener| socket.set_nonblocking(true).map(|()| socket);
+    socket.and_then(open).map_err(|source| Error::Listen {
+        address: config.listen,
+        source,
+    })
+}
+
 /// Listens, and starts the thread that answers and logs the encoder's rate.
 pub fn serve(config: &Config, facts: Facts, supervisor: &Supervisor) -> Result<Listener, Error> {
+    serve_on(bind(config)?, config, facts, supervisor)
+}
+
+/// The same on a socket that is open already.
+pub fn serve_on(
+    socket: TcpListener,
+    config: &Config,
+    facts: Facts,
+    supervisor: &Supervisor,
+) -> Result<Listener, Error> {
     let listen = |source| Error::Listen {
         address: config.listen,
         source,
@@ -163,8 +183,6 @@ pub fn serve(config: &Config, facts: Facts, supervisor: &Supervisor) -> Result<L
     let https = https(config)?;
     let served = https.as_ref().map(Https::config).transpose();
     let served = served.map_err(unusable)?;
-    let socket = std::net::TcpListener::bind(config.listen).map_err(listen)?;
-    socket.set_nonblocking(true).map_err(listen)?;
     let address = socket.local_addr().map_err(listen)?;
     let help = "1 while /readyz reports ready, otherwise 0. /readyz gives the reasons.";
     let ready = register::gauge(&facts.registry, "ncserverd_telemetry_ready", help)?;
@@ -260,7 +278,7 @@ impl Shown {
 
 /// Everything that the thread needs, again after its part has died.
 struct Serving {
-    socket: std::net::TcpListener,
+    socket: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
     guard: Arc<Guard>,
     shown: Shown,

@@ -16,6 +16,7 @@ mod congestion;
 mod connections;
 mod doorway;
 mod ids;
+mod ports;
 mod receiver;
 mod sockets;
 mod steering;
@@ -39,6 +40,7 @@ use tokio::sync::watch;
 pub use congestion::{Congestion, close, close_with};
 pub use connections::{Connections, NotConnections};
 pub use doorway::{Doorkeeper, keep, retry_after};
+pub use ports::{NotTaken, Port, Ports};
 pub use sockets::{NotSockets, Sockets, check_sharing, granted_buffers, udp_socket};
 pub use uplink::Uplink;
 
@@ -167,16 +169,18 @@ pub fn open(
     })
 }
 
-/// The same, but `keeper` may refuse handshakes, and `uplink` measures the line that all
-/// connections share.
+/// The same on these sockets, but `keeper` may refuse handshakes, and `uplink` measures the line
+/// that all connections share.
 pub fn open_guarded(
     config: &Config,
+    ports: &Ports,
     idle_timeout: Duration,
     identity: &ServerIdentity,
     keeper: Arc<dyn Doorkeeper>,
     uplink: Option<&Uplink>,
 ) -> Result<Vec<Listener>, Error> {
-    open_each(config, idle_timeout, identity, Some(keeper), uplink, || {
+    let server = server_config(config, idle_timeout, identity, uplink)?;
+    open_each(ports, &server, identity, Some(keeper), || {
         if config.is_aside {
             Ok(receiver::here(config.gso))
         } else {
@@ -203,48 +207,59 @@ pub fn open_with(
     identity: &ServerIdentity,
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
 ) -> Result<Vec<Listener>, Error> {
-    open_each(config, idle_timeout, identity, None, None, runtime)
+    let ports = Ports::open(config, false)?;
+    let server = server_config(config, idle_timeout, identity, None)?;
+    open_each(&ports, &server, identity, None, runtime)
 }
 
 fn open_each(
-    config: &Config,
-    idle_timeout: Duration,
+    ports: &Ports,
+    server: &ServerConfig,
     identity: &ServerIdentity,
     keeper: Option<Arc<dyn Doorkeeper>>,
-    uplink: Option<&Uplink>,
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
 ) -> Result<Vec<Listener>, Error> {
-    let server = server_config(config, idle_timeout, identity, uplink)?;
-    config
-        .listen
-        .iter()
-        .map(|&address| {
-            listen(
-                config,
-                address,
-                &server,
-                identity,
-                keeper.as_ref(),
-                &runtime,
-            )
-            .map_err(|source| Error::Bind { address, source })
+    let listener = |port: &Port| {
+        let keeper = keeper.as_ref();
+        listen((ports, port), server, identity, keeper, &runtime).map_err(|source| Error::Bind {
+            address: port.configured,
+            source,
         })
-        .collect()
+    };
+    ports.ports.iter().map(listener).collect()
 }
 
-/// Accepts no new connections, and lets sessions finish open requests for at most `bound`
-/// (announced through `drain`). Does not wait for `others`, the number of connections that are
-/// still open and no sessions.
+/// How a server ends its sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Departure {
+    /// How long open requests may take.
+    pub bound: Duration,
+    /// Whether another process serves at the same addresses, to which peers are to connect.
+    pub is_replaced: bool,
+}
+
+impl Departure {
+    /// The server ends.
+    pub const fn within(bound: Duration) -> Self {
+        Self {
+            bound,
+            is_replaced: false,
+        }
+    }
+}
+
+/// Accepts no new connections, and lets sessions finish open requests (announced through `drain`).
+/// Does not wait for `others`, the number of connections that are still open and no sessions.
 pub async fn drain(
     endpoints: &[Endpoint],
-    drain: &watch::Sender<Option<Duration>>,
-    bound: Duration,
+    drain: &watch::Sender<Option<Departure>>,
+    departure: Departure,
     others: impl Fn() -> usize,
 ) {
     for endpoint in endpoints {
         endpoint.set_server_config(None);
     }
-    drain.send_replace(Some(bound));
+    drain.send_replace(Some(departure));
     let open = || {
         endpoints
             .iter()
@@ -256,7 +271,7 @@ pub async fn drain(
             tokio::time::sleep(DRAIN_LOOK).await;
         }
     };
-    if tokio::time::timeout(bound + CLOSE_GRACE, idle)
+    if tokio::time::timeout(departure.bound + CLOSE_GRACE, idle)
         .await
         .is_err()
     {
@@ -280,23 +295,21 @@ pub async fn close_all(endpoints: &[Endpoint]) {
 }
 
 fn listen(
-    config: &Config,
-    address: SocketAddr,
+    (ports, port): (&Ports, &Port),
     server: &ServerConfig,
     identity: &ServerIdentity,
     keeper: Option<&Arc<dyn Doorkeeper>>,
     runtime: impl Fn() -> io::Result<Arc<dyn Runtime>>,
 ) -> io::Result<Listener> {
-    let sockets = sockets::open(config, address, steering::attach)?;
+    let (sockets, workers) = (port.of(ports.process)?, port.workers());
     let address = sockets[0].local_addr()?;
-    let workers = u8::try_from(sockets.len()).map_err(io::Error::other)?;
     let mut server = server.clone();
     server
         .max_incoming(INCOMING_MAX / usize::from(workers))
         .incoming_buffer_size_total(INCOMING_BYTES_MAX / u64::from(workers));
     let endpoints = sockets.into_iter().zip(0..workers).map(|(socket, worker)| {
         let owner = Owner {
-            process: ids::ONLY_PROCESS,
+            process: ports.process,
             worker,
         };
         let mut endpoint = EndpointConfig::new(Arc::new(identity.reset_key(address)));
@@ -306,7 +319,9 @@ fn listen(
         let mut socket = runtime.wrap_udp_socket(socket)?;
         if let Some(keeper) = keeper {
             let (keeper, crypto) = (Arc::clone(keeper), Arc::clone(&server.crypto));
-            socket = Arc::new(Doorway::new(socket, keeper, crypto, owner, workers));
+            let other = (ports.next_process(), Arc::clone(&ports.is_beside));
+            let door = Doorway::new(socket, keeper, crypto, owner, workers, other);
+            socket = Arc::new(door);
         }
         Endpoint::new_with_abstract_socket(endpoint, Some(server.clone()), socket, runtime)
     });

@@ -56,6 +56,8 @@ pub enum ServerPart {
     Fetch,
     /// Updates gauges.
     Gauges,
+    /// Waits for a process that takes the place of this one.
+    Handover,
     /// Measures whether there is time for new clients.
     Headroom,
     /// Keeps the keys of admission fresh.
@@ -84,7 +86,7 @@ pub enum ServerPart {
 
 impl ServerPart {
     /// All parts.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Accept,
         Self::Answers,
         Self::Client,
@@ -96,6 +98,7 @@ impl ServerPart {
         Self::Encoder,
         Self::Fetch,
         Self::Gauges,
+        Self::Handover,
         Self::Headroom,
         Self::Keys,
         Self::LiveEdge,
@@ -124,6 +127,7 @@ impl ServerPart {
             Self::Encoder => "encoder",
             Self::Fetch => "fetch",
             Self::Gauges => "gauges",
+            Self::Handover => "handover",
             Self::Headroom => "headroom-watch",
             Self::Keys => "keys",
             Self::LiveEdge => "live-edge",

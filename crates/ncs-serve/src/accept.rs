@@ -19,7 +19,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ncs_net::endpoint::{self, Config, Doorkeeper};
+use ncs_net::endpoint::{self, Config, Departure, Doorkeeper};
 use ncs_net::telemetry::register;
 use ncs_net::web::{self, Binding, Origins};
 use ncs_proto::wire::message::REASON_MAX;
@@ -95,7 +95,7 @@ impl Metrics {
 #[derive(Debug)]
 pub struct Keeper {
     headroom: Headroom,
-    drain: watch::Receiver<Option<Duration>>,
+    drain: watch::Receiver<Option<Departure>>,
     metrics: Metrics,
 }
 
@@ -103,7 +103,7 @@ impl Keeper {
     /// Refuses by the rules of `headroom` until the server drains: then there is no time to tell.
     pub fn new(
         headroom: Headroom,
-        drain: watch::Receiver<Option<Duration>>,
+        drain: watch::Receiver<Option<Departure>>,
         metrics: Metrics,
     ) -> Self {
         Self {
@@ -373,7 +373,7 @@ mod tests {
         let told: Vec<Duration> = (0..100).filter_map(|_| keeper.refuses(now)).collect();
         assert_eq!((told.len(), metrics.refused.get()), (100, 101));
         assert!(told.is_sorted() && told[0] < told[99]);
-        drain.send_replace(Some(Duration::ZERO));
+        drain.send_replace(Some(Departure::within(Duration::ZERO)));
         assert_eq!(keeper.refuses(now), None);
     }
 

@@ -298,12 +298,15 @@ impl Fleet {
             0 => others().count(),
             near => near,
         };
-        let others = u32::try_from(others).unwrap_or(u32::MAX);
-        let rate = MOVES_PER_SECOND.saturating_mul(others);
-        match rate {
-            0 => Duration::ZERO,
-            rate => Duration::from_secs_f64(f64::from(viewers) / f64::from(rate)),
-        }
+        time_to_move(viewers, u32::try_from(others).unwrap_or(u32::MAX))
+    }
+}
+
+/// How long so many viewers take to go to so many servers, at a rate that these can take.
+pub fn time_to_move(viewers: u32, servers: u32) -> Duration {
+    match MOVES_PER_SECOND.saturating_mul(servers) {
+        0 => Duration::ZERO,
+        rate => Duration::from_secs_f64(f64::from(viewers) / f64::from(rate)),
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either};
-use ncs_net::endpoint::{self, Uplink};
+use ncs_net::endpoint::{self, Departure, Ports, Uplink};
 use ncs_net::supervise::{ServerPart, Supervisor};
 use ncs_net::telemetry::{Readiness, register};
 use ncs_net::tls::{self, FLEET_ALPN, ServerIdentity};
@@ -51,7 +51,7 @@ pub enum Error {
 pub struct Front {
     addresses: Vec<SocketAddr>,
     endpoints: Vec<Endpoint>,
-    drain: watch::Sender<Option<Duration>>,
+    drain: watch::Sender<Option<Departure>>,
     audience: session::Audience,
     headroom: Headroom,
     counts: Counts,
@@ -134,8 +134,10 @@ impl Drop for OpenServer {
 /// The parts it needs.
 #[derive(Debug)]
 pub struct FrontParts<'a> {
-    /// Where it listens, and how many may connect.
+    /// How many may connect.
     pub endpoint: &'a endpoint::Config,
+    /// The sockets on which it listens.
+    pub ports: &'a Ports,
     /// The origins whose pages may connect.
     pub origins: Arc<Origins>,
     /// What peers may do in a session.
@@ -179,6 +181,7 @@ impl Front {
     ) -> Result<Self, Error> {
         let FrontParts {
             endpoint: config,
+            ports,
             origins,
             session,
             identity,
@@ -258,6 +261,7 @@ impl Front {
         ));
         let listeners = endpoint::open_guarded(
             config,
+            ports,
             session.idle_timeout,
             &identity,
             keeper,
@@ -337,11 +341,11 @@ impl Front {
         self.audience.set_streams(names);
     }
 
-    /// Accepts no new clients, lets open requests finish for at most `bound`, then closes. Other
-    /// servers of the fleet stay connected until `farewell` has ended.
-    pub async fn drain(self, bound: Duration, farewell: impl Future<Output = ()>) {
+    /// Accepts no new clients, lets open requests finish, then closes. Other servers of the fleet
+    /// stay connected until `farewell` has ended.
+    pub async fn drain(self, departure: Departure, farewell: impl Future<Output = ()>) {
         let servers = || self.links.open.load(Ordering::Relaxed);
-        endpoint::drain(&self.endpoints, &self.drain, bound, servers).await;
+        endpoint::drain(&self.endpoints, &self.drain, departure, servers).await;
         farewell.await;
         endpoint::close_all(&self.endpoints).await;
         self.tasks.iter().for_each(JoinHandle::abort);

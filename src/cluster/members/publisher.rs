@@ -92,6 +92,14 @@ impl Publisher {
         !beat.is_last || timeout(SEND_TIMEOUT, self.0.told.closed()).await.is_ok()
     }
 
+    /// Another process tells the beats of this server from now on: others are to ask that one.
+    pub(super) fn hang_up(&self) {
+        self.0.told.send_replace(Some(Told {
+            frame: Bytes::new(),
+            is_last: true,
+        }));
+    }
+
     /// Sends a message to a server. Whether it is connected and one of its queues has room.
     pub(super) fn send(&self, to: &Name, content: &[u8]) -> bool {
         let Some(frame) = super::frame([&[super::MESSAGE], content]) else {

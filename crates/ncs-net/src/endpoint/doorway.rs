@@ -18,6 +18,7 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -81,6 +82,8 @@ pub(super) struct Doorway {
     owner: Owner,
     /// The sockets of this address.
     workers: u8,
+    /// Another process, and whether it has connections on the same sockets.
+    other: (u8, Arc<AtomicBool>),
     /// When handshakes have begun, by the connection ids that their clients chose.
     begun: Times,
     /// When refused clients may come again, by the same.
@@ -94,6 +97,7 @@ impl Doorway {
         crypto: Arc<dyn crypto::ServerConfig>,
         owner: Owner,
         workers: u8,
+        other: (u8, Arc<AtomicBool>),
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -102,6 +106,7 @@ impl Doorway {
             crypto,
             owner,
             workers,
+            other,
             begun: Times::new(ENTRIES, now),
             refused: Times::new(ENTRIES, now),
         }
@@ -114,11 +119,14 @@ impl Doorway {
         });
     }
 
-    /// Whether a datagram is for another worker. The kernel may merge datagrams of one sender, and
-    /// steers them by the first. A worker that does not know a connection would answer with its
-    /// stateless reset, which ends it (RFC 9000, section 21.11); a lost datagram is repaired.
+    /// Whether a datagram is for another worker or process. The kernel may merge datagrams of one
+    /// sender, and steers them by the first. A worker that does not know a connection would answer
+    /// with its stateless reset, which ends it (RFC 9000, section 21.11); a lost datagram is
+    /// repaired.
     fn is_misplaced(&self, datagram: &[u8]) -> bool {
-        steering::id(datagram).is_some_and(|id| self.owner.is_of_another(id, self.workers))
+        let (process, is_beside) = &self.other;
+        let other = is_beside.load(Ordering::Relaxed).then_some(*process);
+        steering::id(datagram).is_some_and(|id| self.owner.is_of_another(id, self.workers, other))
     }
 
     fn is_refused(&self, now: Instant, left: &mut u32, meta: &RecvMeta, datagram: &[u8]) -> bool {

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | 0 | 3 | 0: the number of this layout |
 //! | 0 | 5 | random |
-//! | 1 | 8 | the process |
+//! | 1 | 8 | the process: 0, or 1 for every second one of those that follow each other |
 //! | 2 | 8 | the worker: the position of its socket among those of the address |
 //! | 3 to 7 | 40 | random |
 //!
@@ -23,14 +23,12 @@ use quinn_proto::ConnectionId;
 /// The length of every connection id of a server, as long as quinn's own.
 pub(super) const LENGTH: u8 = 8;
 /// The octet that holds the process.
-const PROCESS_AT: usize = 1;
+pub(super) const PROCESS_AT: u8 = 1;
 /// The octet that holds the worker.
 pub(super) const WORKER_AT: u8 = 2;
-/// The bits of octet 0 that are random.
+/// The bits of octet 0 that are random, and those that number the layout, which is 0.
 const RANDOM_BITS: u8 = 0x1f;
-
-/// The process of a server that has no other process beside it on its address.
-pub(super) const ONLY_PROCESS: u8 = 0;
+pub(super) const LAYOUT_BITS: u8 = !RANDOM_BITS;
 
 /// The owner of a connection, which generates its ids.
 ///
@@ -52,19 +50,21 @@ impl Owner {
     /// in half a million looks like it.
     pub(super) fn is_own(&self, id: &[u8]) -> bool {
         id.len() == usize::from(LENGTH)
-            && id[0] & !RANDOM_BITS == 0
-            && id[PROCESS_AT] == self.process
+            && id[0] & LAYOUT_BITS == 0
+            && id[usize::from(PROCESS_AT)] == self.process
             && id[usize::from(WORKER_AT)] == self.worker
     }
 
-    /// Whether another of so many workers of this process has generated an id.
-    pub(super) fn is_of_another(&self, id: &[u8], workers: u8) -> bool {
-        let worker = id.get(usize::from(WORKER_AT)).copied();
-        let its = Self {
-            worker: worker.unwrap_or(self.worker),
-            ..*self
+    /// Whether another of so many workers of this process has generated an id, or one of another
+    /// process that has connections on the same sockets.
+    pub(super) fn is_of_another(&self, id: &[u8], workers: u8, other: Option<u8>) -> bool {
+        let octet = |at: u8| id.get(usize::from(at)).copied();
+        let (Some(process), Some(worker)) = (octet(PROCESS_AT), octet(WORKER_AT)) else {
+            return false;
         };
-        its.worker != self.worker && its.worker < workers && its.is_own(id)
+        let its = Self { process, worker };
+        let is_there = process == self.process || Some(process) == other;
+        is_there && its != *self && worker < workers && its.is_own(id)
     }
 }
 
@@ -72,7 +72,7 @@ impl ConnectionIdGenerator for Owner {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut id: [u8; LENGTH as usize] = rand::random();
         id[0] &= RANDOM_BITS;
-        id[PROCESS_AT] = self.process;
+        id[usize::from(PROCESS_AT)] = self.process;
         id[usize::from(WORKER_AT)] = self.worker;
         ConnectionId::new(&id)
     }
@@ -116,29 +116,37 @@ mod tests {
 
     #[test]
     fn ids_of_other_workers_are_known() {
-        let owner = |worker| Owner {
-            process: ONLY_PROCESS,
-            worker,
-        };
+        let owner = |worker| Owner { process: 0, worker };
         let id = owner(2).generate_cid();
-        assert!(owner(0).is_of_another(&id, 4) && owner(3).is_of_another(&id, 4));
-        assert!(!owner(2).is_of_another(&id, 4));
+        let is_of_another = |worker, id: &[u8], workers| {
+            let alone = owner(worker).is_of_another(id, workers, None);
+            let beside = owner(worker).is_of_another(id, workers, Some(1));
+            assert_eq!(alone, beside);
+            alone
+        };
+        assert!(is_of_another(0, &id, 4) && is_of_another(3, &id, 4));
+        assert!(!is_of_another(2, &id, 4));
         assert!(
-            !owner(0).is_of_another(&id, 2),
+            !is_of_another(0, &id, 2),
             "there were more before a restart"
         );
-        assert!(!owner(0).is_of_another(&id[..7], 4));
-        let foreign = Owner {
-            process: 9,
-            worker: 2,
-        };
-        assert!(!owner(0).is_of_another(&foreign.clone().generate_cid(), 4));
+        assert!(!is_of_another(0, &id[..7], 4));
+        let of = |process| Owner { process, worker: 2 }.generate_cid();
+        assert!(!is_of_another(0, &of(9), 4));
+        for worker in [0, 2] {
+            assert!(owner(worker).is_of_another(&of(1), 4, Some(1)));
+            assert!(
+                !owner(worker).is_of_another(&of(1), 4, None),
+                "it has ended, and its connections are reset"
+            );
+        }
+        assert!(!owner(0).is_of_another(&of(1), 2, Some(1)));
     }
 
     #[test]
     fn names_of_connections_do_not_meet() {
         let mut ids = Owner {
-            process: ONLY_PROCESS,
+            process: 0,
             worker: 0,
         };
         assert_eq!(ids.cid_len(), usize::from(LENGTH));

@@ -114,17 +114,19 @@ impl<'de> Deserialize<'de> for Sockets {
 /// Gives the kernel the program that chooses a socket.
 pub(super) type Attach = fn(&SockRef<'_>, &[steering::Instruction]) -> io::Result<()>;
 
-/// Opens the sockets of an address: as many as configured, or one where that is refused.
+/// Opens the sockets of an address: as many as configured for each of so many processes, or one
+/// where that is refused. All packets go to those of the first process.
 pub(super) fn open(
     config: &Config,
+    processes: u8,
     address: SocketAddr,
     attach: Attach,
 ) -> io::Result<Vec<UdpSocket>> {
     let first = udp_socket(address, config.receive_buffer, config.send_buffer)?;
     let (address, wanted) = (first.local_addr()?, config.sockets.count());
     let mut sockets = vec![first];
-    if wanted > 1 {
-        match share(config, &sockets[0], wanted, attach) {
+    if wanted > 1 || processes > 1 {
+        match share(config, &sockets[0], (wanted, processes), attach) {
             Ok(others) => {
                 sockets.extend(others);
                 tracing::info!(
@@ -156,20 +158,21 @@ pub fn check_sharing(config: &Config, ip: IpAddr) -> io::Result<()> {
     let address = SocketAddr::new(ip, 0);
     let first: UdpSocket = unbound(address, config.receive_buffer, config.send_buffer)
         .and_then(|socket| socket.bind(&address.into()).map(|()| socket.into()))?;
-    share(config, &first, config.sockets.count(), steering::attach).map(drop)
+    let wanted = (config.sockets.count(), 1);
+    share(config, &first, wanted, steering::attach).map(drop)
 }
 
 /// Opens the other sockets of an address, in the order of their workers.
 fn share(
     config: &Config,
     first: &UdpSocket,
-    wanted: u8,
+    (wanted, processes): (u8, u8),
     attach: Attach,
 ) -> io::Result<Vec<UdpSocket>> {
     let address = first.local_addr()?;
     let first = SockRef::from(first);
     first.set_reuse_port(true)?;
-    let others = (1..wanted)
+    let others = (1..u16::from(wanted) * u16::from(processes))
         .map(|_| {
             let socket = unbound(address, config.receive_buffer, config.send_buffer)?;
             socket.set_reuse_port(true)?;
@@ -177,7 +180,8 @@ fn share(
             Ok(socket.into())
         })
         .collect::<io::Result<_>>()?;
-    attach(&first, &steering::program(wanted))?;
+    let plan = steering::Plan::alone(wanted);
+    attach(&first, &steering::program(&plan))?;
     Ok(others)
 }
 

@@ -2,9 +2,11 @@ use std::net::UdpSocket;
 use std::num::NonZeroU8;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use quinn::{ClientConfig, Connection, ConnectionError, ConnectionIdGenerator, Incoming};
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
@@ -134,14 +136,14 @@ async fn connections_stay_with_their_worker_when_clients_move() {
 #[test]
 fn a_second_server_cannot_join_the_sockets_of_an_address() {
     for sockets in [1, 4] {
-        let held = sockets::open(&config(sockets), HERE, steering::attach).unwrap();
+        let held = sockets::open(&config(sockets), 1, HERE, steering::attach).unwrap();
         assert_eq!(held.len(), usize::from(sockets));
         let address = held[0].local_addr().unwrap();
         assert!(
             held.iter()
                 .all(|socket| socket.local_addr().unwrap() == address)
         );
-        let error = sockets::open(&config(sockets), address, steering::attach).unwrap_err();
+        let error = sockets::open(&config(sockets), 1, address, steering::attach).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 }
@@ -150,7 +152,7 @@ fn a_second_server_cannot_join_the_sockets_of_an_address() {
 #[test]
 fn where_the_program_is_refused_one_socket_stays_and_nobody_joins_it() {
     let refuse: sockets::Attach = |_, _| Err(io::ErrorKind::PermissionDenied.into());
-    let held = sockets::open(&config(4), HERE, refuse).unwrap();
+    let held = sockets::open(&config(4), 1, HERE, refuse).unwrap();
     assert_eq!(held.len(), 1);
     let address = held[0].local_addr().unwrap();
     let other = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
@@ -172,7 +174,7 @@ fn where_the_program_is_refused_one_socket_stays_and_nobody_joins_it() {
 fn a_program_of_ours_is_one_that_the_kernel_takes() {
     for sockets in [2, 3, 16, 64] {
         assert_eq!(
-            sockets::open(&config(sockets), HERE, steering::attach)
+            sockets::open(&config(sockets), 1, HERE, steering::attach)
                 .unwrap()
                 .len(),
             usize::from(sockets)
@@ -213,27 +215,15 @@ fn clients_of_a_server_that_crashed_are_reset() {
     let place = TempDir::new().unwrap();
     let runtime = || tokio::runtime::Runtime::new().unwrap();
     let (clients, second) = (runtime(), runtime());
-    // One thread: a runtime of several may poll the driver of a connection that another of its
-    // threads has dropped, which sends a close.
-    let first = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
     let identity = identity(place.path());
-    let address = {
-        let _inside = first.enter();
-        let listener = open_here(&config(4), IDLE, &identity).unwrap().remove(0);
-        for endpoint in listener.endpoints {
-            serve(endpoint, Arc::default());
-        }
-        listener.address
-    };
-    let (crash, crashed) = tokio::sync::oneshot::channel::<()>();
-    let server = std::thread::spawn(move || {
-        first.block_on(crashed).unwrap();
-        // Nothing is polled any more.
-        drop(first);
+    let (tell, told) = std::sync::mpsc::channel();
+    let opened = identity.clone();
+    let first = Process::start(move || {
+        let listener = open_here(&config(4), IDLE, &opened).unwrap().remove(0);
+        tell.send(listener.address).unwrap();
+        listener.endpoints
     });
+    let address = told.recv().unwrap();
     let mut connections = clients.block_on(async {
         let (client, mut connections) = (client(), Vec::new());
         for _ in 0..12 {
@@ -244,8 +234,7 @@ fn clients_of_a_server_that_crashed_are_reset() {
         }
         connections
     });
-    crash.send(()).unwrap();
-    server.join().unwrap();
+    first.kill();
     let _inside = second.enter();
     let again = Config {
         listen: vec![address],
@@ -257,11 +246,173 @@ fn clients_of_a_server_that_crashed_are_reset() {
         for (_, streams) in &mut connections {
             let _ = streams.0.write_all(&[2]).await;
         }
-        for (connection, _streams) in &connections {
+        for (connection, _) in &connections {
             let closed = timeout(PATIENCE, connection.closed()).await.unwrap();
             assert_eq!(closed, ConnectionError::Reset);
         }
     });
+}
+
+/// A server that ends without a word, as if its process were killed.
+///
+/// It has one thread: a runtime of several may poll the driver of a connection that another of its
+/// threads has dropped, which sends a close.
+struct Process {
+    accepted: Arc<AtomicUsize>,
+    kill: oneshot::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Process {
+    fn start(open: impl FnOnce() -> Vec<Endpoint> + Send + 'static) -> Self {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        let accepted: Arc<AtomicUsize> = Arc::default();
+        let counted = Arc::clone(&accepted);
+        let (kill, killed) = oneshot::channel();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(async {
+                for endpoint in open() {
+                    serve(endpoint, Arc::clone(&counted));
+                }
+                ready.send(()).unwrap();
+                killed.await.unwrap();
+            });
+            // Nothing is polled any more.
+            drop(runtime);
+        });
+        is_ready.recv().unwrap();
+        Self {
+            accepted,
+            kill,
+            thread,
+        }
+    }
+
+    /// On its part of these sockets.
+    #[cfg(target_os = "linux")]
+    fn on(ports: &Arc<Ports>, config: &Config, identity: &ServerIdentity) -> Self {
+        #[derive(Debug)]
+        struct Open;
+        impl Doorkeeper for Open {
+            fn refuses(&self, _: Instant) -> Option<Duration> {
+                None
+            }
+        }
+        let (ports, identity) = (Arc::clone(ports), identity.clone());
+        let config = Config {
+            is_aside: true,
+            ..config.clone()
+        };
+        Self::start(move || {
+            let keeper = Arc::new(Open);
+            let listeners = open_guarded(&config, &ports, IDLE, &identity, keeper, None);
+            listeners.unwrap().remove(0).endpoints
+        })
+    }
+
+    fn kill(self) {
+        self.kill.send(()).unwrap();
+        self.thread.join().unwrap();
+    }
+
+    fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::Relaxed)
+    }
+}
+
+/// What the next process gets of this one.
+#[cfg(target_os = "linux")]
+fn handed(ports: &Ports) -> Vec<Port> {
+    let port = |port: &Port| {
+        let sockets = port
+            .sockets
+            .iter()
+            .map(|socket| socket.try_clone().unwrap());
+        Port::handed(port.configured, sockets.collect())
+    };
+    ports.ports().iter().map(port).collect()
+}
+
+/// Several processes follow each other at one address, and each keeps its clients until it ends.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_takes_newcomers_while_the_one_before_it_ends() {
+    for workers in [1, 3] {
+        let place = TempDir::new().unwrap();
+        let identity = identity(place.path());
+        let config = config(workers);
+        let mut ports = Arc::new(Ports::open(&config, true).unwrap());
+        assert!(ports.may_be_replaced());
+        let address = ports.ports()[0].sockets[0].local_addr().unwrap();
+        let mut process = Process::on(&ports, &config, &identity);
+        let mut known = 0;
+        for round in 0..4 {
+            let client = client();
+            let mut before = Vec::new();
+            for _ in 0..8 {
+                let connection = connect(&client, &client_config(&identity), address).await;
+                let mut streams = connection.open_bi().await.unwrap();
+                ask(&mut streams, 1).await;
+                before.push((connection, streams));
+            }
+            assert_eq!(process.accepted(), known + 8, "round {round}");
+            let next = Ports::take(&config, handed(&ports), ports.next_process()).unwrap();
+            let next = Arc::new(next);
+            let next_process = Process::on(&next, &config, &identity);
+            next.take_newcomers().unwrap();
+            ports.note_replaced();
+            // From one socket to both processes, and from another address.
+            let after = connect(&client, &client_config(&identity), address).await;
+            let mut after_streams = after.open_bi().await.unwrap();
+            client.rebind(UdpSocket::bind(HERE).unwrap()).unwrap();
+            for (_, streams) in &mut before {
+                ask(streams, 2).await;
+                ask(&mut after_streams, 3).await;
+            }
+            assert_eq!(process.accepted(), known + 8, "round {round}");
+            assert_eq!(next_process.accepted(), 1, "round {round}");
+            process.kill();
+            next.stay_alone().unwrap();
+            for (_, streams) in &mut before {
+                let _ = streams.0.write_all(&[4]).await;
+            }
+            for (connection, _) in &before {
+                let closed = timeout(PATIENCE, connection.closed()).await.unwrap();
+                assert_eq!(closed, ConnectionError::Reset, "round {round}");
+            }
+            ask(&mut after_streams, 5).await;
+            after.close(0u32.into(), b"");
+            (ports, process, known) = (next, next_process, 1);
+        }
+        process.kill();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_takes_no_sockets_of_other_addresses() {
+    let config = config(2);
+    let ports = Ports::open(&config, true).unwrap();
+    let other = Config {
+        listen: vec![HERE, SocketAddr::from((Ipv4Addr::new(127, 0, 0, 2), 0))],
+        ..config.clone()
+    };
+    let refused = Ports::take(&other, handed(&ports), 1).unwrap_err();
+    assert!(matches!(refused, NotTaken::Addresses { .. }), "{refused}");
+    let mut odd = handed(&ports);
+    odd[0].sockets.pop();
+    let refused = Ports::take(&config, odd, 1).unwrap_err();
+    assert!(matches!(refused, NotTaken::Parts(3)), "{refused}");
+    assert!(!Ports::open(&config, false).unwrap().may_be_replaced());
+    // The number of workers stays as it was.
+    let wider = Config {
+        sockets: self::config(5).sockets,
+        ..config
+    };
+    let taken = Ports::take(&wider, handed(&ports), 1).unwrap();
+    assert_eq!((taken.ports()[0].workers(), taken.next_process()), (2, 0));
 }
 
 /// Forwards a client's packets to one server until that has answered, and then to another.

@@ -26,7 +26,7 @@ use bytes::Bytes;
 use futures_util::future::{AbortHandle, Abortable, Aborted};
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use ncs_net::endpoint::{self, Uplink};
+use ncs_net::endpoint::{self, Departure, Uplink};
 use ncs_net::web::{self, Binding, Origins};
 use ncs_proto::admission::intake;
 use ncs_proto::object::{AskedBy, Coding, GRACE, Held, Refusal, RefusalCode, Resolved, SegmentId};
@@ -106,7 +106,7 @@ pub struct Context {
     /// The line over which all sessions send, if it may be slower than their peers ask.
     pub uplink: Option<Uplink>,
     /// Set once, when the server shuts down: the time that open requests may still take.
-    pub drain: watch::Receiver<Option<Duration>>,
+    pub drain: watch::Receiver<Option<Departure>>,
 }
 
 /// Runs a session until its connection ends or the server has drained, within a span of its own.
@@ -234,7 +234,7 @@ struct Session {
     streams: HashMap<u16, RequestStream>,
     datagrams: Option<BoxFuture<Result<(), SendDatagramError>>>,
     queued: Option<Queued>,
-    draining: Option<Instant>,
+    draining: Option<Draining>,
     /// What decides which server should serve the peer, once its stream is known.
     placed: Option<fleet::Key>,
     /// When the peer is told to leave, while the server drains.
@@ -266,10 +266,18 @@ struct Queued {
     free: BoxFuture<()>,
 }
 
-/// The time at which a peer is told that the server goes away, and the end of the drain.
+/// The time at which a peer is told that the server goes away, and the drain of its session.
 struct Leaving {
     at: Instant,
+    then: Draining,
+}
+
+/// The end of a drain.
+#[derive(Clone, Copy)]
+struct Draining {
     until: Instant,
+    /// Whether another process serves at the address of this one.
+    is_replaced: bool,
 }
 
 /// The stream of one request.
@@ -357,7 +365,7 @@ type Heard = (RecvStream, Result<Option<quinn::Chunk>, quinn::ReadError>);
 /// Rare events.
 enum Signal {
     /// The server shuts down; `None` if it is gone.
-    Drain(Option<watch::Receiver<Option<Duration>>>),
+    Drain(Option<watch::Receiver<Option<Departure>>>),
     /// The rights of the visitor have to be checked again.
     Review(watch::Receiver<()>),
     /// There may be other servers to tell of.
@@ -480,10 +488,12 @@ impl Session {
             self.note_progress(Instant::now())?;
             self.proto.handle_timeout(Instant::now())?;
             self.waiter.look();
-            self.turn();
+            // Before the turn, in which the peer is told.
             self.leave_now(Instant::now());
-            if let Some(until) = self.draining
-                && (Instant::now() >= until || self.is_idle())
+            self.turn();
+            if let Some(Draining { until, is_replaced }) = self.draining
+                // A peer that connects again keeps this connection until then.
+                && (Instant::now() >= until || (self.is_idle() && !is_replaced))
             {
                 return Err(End::Drained(self.others()));
             }
@@ -496,7 +506,7 @@ impl Session {
             let look = (!self.deliveries.is_empty()).then_some(self.window.look_at);
             let due = [
                 self.proto.poll_timeout(),
-                self.draining,
+                self.draining.map(|draining| draining.until),
                 self.leaves.as_ref().map(|leaving| leaving.at),
                 resumes,
                 self.resumes,
@@ -533,8 +543,9 @@ impl Session {
                 () = line_is_free(&mut self.queued) => self.send_queued(),
                 Some(signal) = signals.next() => match signal {
                     Signal::Drain(Some(mut drain)) => {
-                        let bound = drain.borrow_and_update().unwrap_or_default();
-                        self.leave_later(Instant::now(), bound);
+                        if let Some(departure) = *drain.borrow_and_update() {
+                            self.leave_later(Instant::now(), departure);
+                        }
                         signals.push(Box::pin(drained(drain)));
                     }
                     Signal::Drain(None) => return Err(End::Internal),
@@ -818,25 +829,38 @@ impl Session {
         self.placed.map(others).unwrap_or_default()
     }
 
-    /// The server goes away within `bound`. Where there are others, its peers leave one after the
-    /// other, so that those can take them.
-    fn leave_later(&mut self, now: Instant, bound: Duration) {
+    /// The server goes away. Where there are others, its peers leave one after the other, so that
+    /// those can take them.
+    fn leave_later(&mut self, now: Instant, departure: Departure) {
+        let Departure { bound, is_replaced } = departure;
         let viewers = u32::try_from(self.context.metrics.sessions.get()).unwrap_or(0);
-        let time = self.context.fleet.time_to_leave(viewers).min(bound / 2);
+        let time = match is_replaced {
+            true => fleet::time_to_move(viewers, 1),
+            false => self.context.fleet.time_to_leave(viewers),
+        };
         self.leaves = Some(Leaving {
-            at: now + time.mul_f64(rand::random_range(0.0..1.0)),
-            until: now + bound,
+            at: now + time.min(bound / 2).mul_f64(rand::random_range(0.0..1.0)),
+            then: Draining {
+                until: now + bound,
+                is_replaced,
+            },
         });
     }
 
     /// Tells the peer to leave when it is its turn.
     fn leave_now(&mut self, now: Instant) {
-        let Some(Leaving { until, .. }) = self.leaves.take_if(|leaving| leaving.at <= now) else {
+        let Some(leaving) = self.leaves.take_if(|leaving| leaving.at <= now) else {
             return;
         };
-        self.send_elsewhere(Reason::Drain);
-        self.proto.go_away(until.saturating_duration_since(now));
-        self.draining = Some(until);
+        let draining = leaving.then;
+        match draining.is_replaced {
+            // Nobody else: it is to connect again.
+            true => self.name(true, Vec::new(), Reason::Replaced),
+            false => self.send_elsewhere(Reason::Drain),
+        }
+        self.proto
+            .go_away(draining.until.saturating_duration_since(now));
+        self.draining = Some(draining);
     }
 
     /// Names other peers that hold a segment.
@@ -1551,7 +1575,7 @@ async fn read(mut receive: RecvStream) -> Heard {
     (receive, chunk)
 }
 
-async fn drained(mut drain: watch::Receiver<Option<Duration>>) -> Signal {
+async fn drained(mut drain: watch::Receiver<Option<Departure>>) -> Signal {
     let is_there = drain.changed().await.is_ok();
     Signal::Drain(is_there.then_some(drain))
 }

@@ -77,16 +77,19 @@ pub(super) enum Reason {
     Full,
     /// This one goes away.
     Drain,
+    /// Another process serves at the same addresses.
+    Replaced,
 }
 
 impl Reason {
-    const ALL: [Self; 3] = [Self::Placement, Self::Full, Self::Drain];
+    const ALL: [Self; 4] = [Self::Placement, Self::Full, Self::Drain, Self::Replaced];
 
     fn name(self) -> &'static str {
         match self {
             Self::Placement => "placement",
             Self::Full => "full",
             Self::Drain => "drain",
+            Self::Replaced => "replaced",
         }
     }
 }
@@ -96,7 +99,7 @@ fn sent_on(registry: &Registry) -> Result<IntCounterVec, Error> {
     let sent = register::counters(
         registry,
         "ncserverd_session_sent_on_total",
-        "Peers told to go to another server of the fleet, by reason.",
+        "Peers told to go to another server of the fleet, or to the next process, by reason.",
         &["reason"],
     )?;
     for reason in Reason::ALL {

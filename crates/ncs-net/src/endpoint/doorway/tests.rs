@@ -6,12 +6,12 @@ use quinn::{Connection, ConnectionError, Endpoint};
 use tempfile::TempDir;
 
 use super::super::tests::{HERE, IDLE, PATIENCE, client, client_config, config, identity};
-use super::super::{Listener, ids, open_guarded, server_config};
+use super::super::{Listener, Ports, open_guarded, server_config};
 use super::*;
 use crate::tls::ServerIdentity;
 
 const OWNER: Owner = Owner {
-    process: ids::ONLY_PROCESS,
+    process: 0,
     worker: 0,
 };
 /// The connection ids of the example in `docs/protocol.md`, section 12, and its bytes, which
@@ -64,7 +64,9 @@ fn guarded(sockets: u8, keeper: &Arc<Keeper>) -> (Listener, ServerIdentity) {
     let place = TempDir::new().unwrap();
     let identity = identity(place.path());
     let guard = Arc::clone(keeper) as Arc<dyn Doorkeeper>;
-    let mut listeners = open_guarded(&config(sockets), IDLE, &identity, guard, None).unwrap();
+    let config = config(sockets);
+    let ports = Ports::open(&config, false).unwrap();
+    let mut listeners = open_guarded(&config, &ports, IDLE, &identity, guard, None).unwrap();
     (listeners.remove(0), identity)
 }
 
@@ -72,7 +74,14 @@ fn guarded(sockets: u8, keeper: &Arc<Keeper>) -> (Listener, ServerIdentity) {
 fn doorway(keeper: &Arc<Keeper>) -> (Doorway, Arc<Sink>) {
     let sink = Arc::new(Sink::default());
     let guard = Arc::clone(keeper) as Arc<dyn Doorkeeper>;
-    let doorway = Doorway::new(Arc::clone(&sink) as _, guard, crypto(), OWNER, 1);
+    let doorway = Doorway::new(
+        Arc::clone(&sink) as _,
+        guard,
+        crypto(),
+        OWNER,
+        1,
+        (1, Arc::default()),
+    );
     (doorway, sink)
 }
 

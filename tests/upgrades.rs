@@ -1,0 +1,319 @@
+//! A process takes the place of the one that serves, under viewers who play: real programs, real
+//! sockets.
+
+#[path = "program/mod.rs"]
+mod program;
+
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytesize::ByteSize;
+use ncserverd::peer::{self, Client};
+use ncserverd::tls::Trust;
+use nctest::fleet::free_address;
+use nctest::origin::Origin;
+use nctest::program::{PATIENCE, Program, metric, serve};
+use program::program;
+use tempfile::TempDir;
+use tokio::sync::watch;
+
+const SEGMENTS: u32 = 30;
+const SEGMENT_BYTES: usize = 60_000;
+/// What a player holds ready, and how long it plays a segment.
+const HOLDS: Duration = Duration::from_secs(4);
+const LASTS: Duration = Duration::from_secs(1);
+
+fn segment(number: u32) -> Vec<u8> {
+    let mut state = number.wrapping_add(1);
+    let mut byte = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    (0..SEGMENT_BYTES).map(|_| byte()).collect()
+}
+
+async fn origin() -> Origin {
+    let origin = Origin::start().await;
+    for number in 0..SEGMENTS {
+        origin.put(&format!("/{number}.ts"), segment(number));
+    }
+    origin
+}
+
+/// A server that is upgraded: the process that serves, and the command that starts the next one.
+struct Server {
+    program: Program,
+    metrics: SocketAddr,
+    server: peer::Server,
+    command: Command,
+    state: TempDir,
+}
+
+impl Server {
+    fn start(origin: &Origin, further: &[String]) -> Self {
+        let (state, address) = (TempDir::new().unwrap(), free_address());
+        let mut command = serve(&program("ncserverd"), &address.to_string(), state.path());
+        command.args(["--origin", &format!("live={}", origin.url("/"))]);
+        let settings = [
+            format!(
+                "server.handover={}",
+                state.path().join("handover").display()
+            ),
+            "server.drain_timeout=30s".to_owned(),
+            // All viewers have one address.
+            "admission.address_connections_max=10000".to_owned(),
+        ];
+        let settings = settings.iter().chain(further);
+        command.args(settings.flat_map(|setting| ["--set", setting]));
+        let program = Program::start(&mut command);
+        let (metrics, fingerprint) = said(&program);
+        let server = format!("ncs://{address}#{fingerprint}").parse().unwrap();
+        Self {
+            program,
+            metrics,
+            server,
+            command,
+            state,
+        }
+    }
+
+    /// Starts a process that takes over, and waits until the one before has ended.
+    fn upgrade(&mut self) {
+        let next = Program::start(&mut self.command);
+        let (metrics, fingerprint) = said(&next);
+        // The same certificate, and the same socket of HTTP.
+        assert_eq!(metrics, self.metrics);
+        assert!(self.server.to_string().ends_with(&fingerprint));
+        let before = std::mem::replace(&mut self.program, next);
+        await_end(before);
+        self.program.says(["the process before has ended"]);
+    }
+
+    fn number(&self, name: &str) -> f64 {
+        metric(self.metrics, name).unwrap_or(0.0)
+    }
+}
+
+/// Where the metrics are, and the fingerprint of the certificate.
+fn said(program: &Program) -> (SocketAddr, String) {
+    let [metrics] = program.says(["metrics on http://"]);
+    let [fingerprint] = program.says(["--fingerprint "]);
+    let metrics = metrics.trim_end_matches("/metrics").parse().unwrap();
+    (metrics, fingerprint)
+}
+
+/// The process ends by itself, and well.
+fn await_end(mut program: Program) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = program.has_ended() {
+            assert!(status.success(), "{status}: {}", program.said());
+            return;
+        }
+        assert!(Instant::now() < end, "{}", program.said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+async fn client(server: &Server) -> Client {
+    // What comes again has to be fetched again.
+    let config = peer::Config {
+        cache: ByteSize(0),
+        ..peer::Config::new(server.server.clone(), Trust::System)
+    };
+    Client::connect(config).await.unwrap()
+}
+
+async fn fetch(client: &Client, number: u32) {
+    let path = format!("/live/{}.ts", number % SEGMENTS);
+    let read = async {
+        let mut object = client.open(&path, None).await?;
+        let mut bytes = Vec::new();
+        while let Some(piece) = object.next().await {
+            bytes.extend_from_slice(&piece?);
+        }
+        Ok::<_, peer::Error>(bytes)
+    };
+    let bytes = tokio::time::timeout(PATIENCE, read).await;
+    let bytes = bytes.unwrap_or_else(|_| panic!("{path} does not come"));
+    assert!(bytes.unwrap() == segment(number % SEGMENTS), "{path}");
+}
+
+/// Viewers who play until they are told to stop.
+struct Audience {
+    playing: Vec<tokio::task::JoinHandle<(u32, Duration)>>,
+    stop: watch::Sender<bool>,
+}
+
+impl Audience {
+    async fn of(count: usize, server: &Server) -> Self {
+        let stop = watch::Sender::new(false);
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            clients.push(client(server).await);
+        }
+        let begun = Instant::now();
+        let playing = clients.into_iter().enumerate().map(|(index, client)| {
+            let stopped = stop.subscribe();
+            // Not all at the same instant.
+            let offset = LASTS.mul_f64(index as f64 / count as f64);
+            tokio::spawn(async move {
+                let (mut played, mut least) = (0, HOLDS);
+                while !*stopped.borrow() {
+                    let shown_at = begun + offset + HOLDS + LASTS * played;
+                    tokio::time::sleep_until((shown_at - HOLDS).into()).await;
+                    fetch(&client, played).await;
+                    let spare = shown_at.checked_duration_since(Instant::now());
+                    least = least.min(spare.unwrap_or_else(|| panic!("segment {played} is late")));
+                    played += 1;
+                }
+                (played, least)
+            })
+        });
+        Self {
+            playing: playing.collect(),
+            stop: stop.clone(),
+        }
+    }
+
+    /// The segments played, and the least time that a player had left.
+    async fn stop(self) -> (u32, Duration) {
+        self.stop.send_replace(true);
+        let (mut played, mut least) = (0, HOLDS);
+        for viewer in self.playing {
+            let (segments, spare) = viewer.await.unwrap();
+            (played, least) = (played + segments, least.min(spare));
+        }
+        (played, least)
+    }
+}
+
+fn from_environment(name: &str, otherwise: u32) -> u32 {
+    std::env::var(name).map_or(otherwise, |count| count.parse().unwrap())
+}
+
+/// Twelve viewers and three upgrades, or as many as `NCTEST_VIEWERS` and `NCTEST_UPGRADES` say. The
+/// origin is asked once for each segment, whatever the number of processes.
+#[tokio::test(flavor = "multi_thread")]
+async fn viewers_follow_a_server_from_process_to_process_and_none_is_late() {
+    let viewers = from_environment("NCTEST_VIEWERS", 12);
+    let upgrades = from_environment("NCTEST_UPGRADES", 3);
+    let origin = origin().await;
+    let mut server = Server::start(&origin, &[]);
+    // All that is played later is held now.
+    let first = client(&server).await;
+    for number in 0..SEGMENTS {
+        fetch(&first, number).await;
+    }
+    drop(first);
+    let asked = origin.asked_in_all();
+    let audience = Audience::of(usize::try_from(viewers).unwrap(), &server).await;
+    for _ in 0..upgrades {
+        tokio::time::sleep(2 * LASTS).await;
+        tokio::task::block_in_place(|| server.upgrade());
+        let end = Instant::now() + PATIENCE;
+        while server.number("ncserverd_session_open_sessions") != f64::from(viewers) {
+            assert!(Instant::now() < end, "{}", server.program.said());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    tokio::time::sleep(2 * LASTS).await;
+    let (played, least) = audience.stop().await;
+    assert_eq!(origin.asked_in_all(), asked);
+    println!(
+        "{viewers} viewers, {upgrades} upgrades, {played} segments, none late: {least:?} of \
+         {HOLDS:?} to spare"
+    );
+}
+
+/// Whatever happens to the next process before it serves, the one that serves goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_does_not_take_over_changes_nothing() {
+    let origin = origin().await;
+    let mut server = Server::start(&origin, &[]);
+    let audience = Audience::of(3, &server).await;
+    let fails = |further: &[&str], says: &str| {
+        let mut command = Command::new(server.command.get_program());
+        command.args(server.command.get_args());
+        for (name, value) in server.command.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        command.args(further.iter().flat_map(|setting| ["--set", setting]));
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let said = said + &String::from_utf8_lossy(&output.stdout);
+        assert!(!output.status.success() && said.contains(says), "{said}");
+    };
+    tokio::task::block_in_place(|| {
+        let other = free_address();
+        fails(
+            &[&format!("endpoint.listen={other}")],
+            "and `endpoint.listen` says",
+        );
+        let other = format!("telemetry.listen={}", server.metrics);
+        fails(&[&other], "in use");
+    });
+    // One that dies before it serves, or is none of ours.
+    let path = server.state.path().join("handover");
+    let message = |text: &str| {
+        let length = u32::try_from(text.len()).unwrap();
+        [&length.to_le_bytes()[..], text.as_bytes()].concat()
+    };
+    let hello = message(r#"{"hello":{"form":1,"version":"0.1.0"}}"#);
+    let more = message(r#""more""#);
+    for said in [
+        Vec::new(),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        u32::MAX.to_le_bytes().to_vec(),
+        message(r#"{"hello":{"form":2,"version":"9.0.0"}}"#),
+        more.clone(),
+        hello.clone(),
+        [&hello[..], &more].concat(),
+        [&hello[..], &more, &hello].concat(),
+        [&hello[..], &more, b"\x05\0\0\0\"seri"].concat(),
+    ] {
+        let mut next = UnixStream::connect(&path).unwrap();
+        next.write_all(&said).unwrap();
+        // What it answers is not read to the end.
+        next.set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        let _ = next.read(&mut [0; 16]);
+    }
+    assert!(server.program.has_ended().is_none());
+    tokio::time::sleep(LASTS).await;
+    tokio::task::block_in_place(|| server.upgrade());
+    audience.stop().await;
+}
+
+/// Newcomers come at any moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn newcomers_meet_one_process_or_the_other() {
+    let origin = origin().await;
+    let mut server = Server::start(&origin, &[]);
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (stopped, at) = (Arc::clone(&stop), server.server.clone());
+    let coming = tokio::spawn(async move {
+        let (mut came, mut longest) = (0u32, Duration::ZERO);
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            let begun = Instant::now();
+            let client = Client::connect(peer::Config::new(at.clone(), Trust::System));
+            fetch(&client.await.unwrap(), came).await;
+            (came, longest) = (came + 1, longest.max(begun.elapsed()));
+        }
+        (came, longest)
+    });
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::task::block_in_place(|| server.upgrade());
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (came, longest) = coming.await.unwrap();
+    println!("{came} newcomers: {longest:?} at most");
+    assert!(longest < HOLDS, "{longest:?}");
+}
