@@ -179,6 +179,9 @@ pub struct Object {
     /// When the object was complete at the source, as far as known: its file was closed, or its
     /// last byte read.
     pub complete: Instant,
+    /// When another server of the fleet has issued it, in milliseconds since 1970 by the clock of
+    /// that server, if it comes from there and the stream's key has signed it.
+    pub issued_ms: Option<u64>,
 }
 
 /// Identify one version of an object.

@@ -51,6 +51,7 @@ use crate::supervise::{ServerPart, Supervisor};
 use crate::wire::message::{Checks, GetChecks, stream_of};
 
 mod catalogue;
+mod clock;
 mod follow;
 mod inheritance;
 pub mod metrics;

@@ -268,6 +268,7 @@ impl Shared {
             validators,
             content_type: None,
             complete,
+            issued_ms: None,
         }))
     }
 

@@ -515,6 +515,7 @@ impl Description {
             validators: self.validators,
             content_type: self.content_type,
             complete: Instant::now(),
+            issued_ms: None,
         })
     }
 }

@@ -386,6 +386,8 @@ impl SharedOrigin {
             return Err("its answer is not signed by the key of the stream".to_owned());
         }
         fits(&meta, &fetch.want)?;
+        let signature = meta.signature.as_ref().filter(|_| key.is_some());
+        let issued_ms = signature.map(|signature| signature.issued_ms);
         let told = Validators::told(meta.version);
         let is_same = |known: &Validators| known.version(meta.object_length) == meta.version;
         // A version that was told may be that of any bytes: the origin may give no tags.
@@ -411,6 +413,7 @@ impl SharedOrigin {
             validators: told,
             content_type: content_type.filter(|text| !text.is_empty()),
             complete: Instant::now(),
+            issued_ms,
         }))
     }
 

@@ -1,7 +1,7 @@
 //! One publishing point: its requests, fetches and their consequences.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,9 @@ use tokio::sync::{Notify, Semaphore, broadcast, watch};
 use tracing::Instrument as _;
 
 use super::catalogue::{Catalogue, Description, Document, Found, Limits, Name, ObjectPart};
+use super::clock::Clock;
 use super::metrics::Metrics;
-use super::signer::wall_clock_ms;
+use super::signer::wall_clock;
 use super::{Settings, unknown};
 use crate::ingest::planner::{self, Cut, Followed, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
@@ -58,8 +59,8 @@ pub(super) struct Point {
     waiters: Semaphore,
     fault: Mutex<Option<String>>,
     lines: RateLimited<Line>,
-    /// The time of the origin's newest answer, in milliseconds since 1970.
-    issued_ms: AtomicU64,
+    /// By which answers are issued.
+    clock: Mutex<Clock>,
     unreadable: IntCounter,
     /// Whether the stream was withdrawn: the results of its last fetches are dropped.
     is_closed: Arc<AtomicBool>,
@@ -130,7 +131,7 @@ impl Point {
             waiters: Semaphore::new(waiters_max),
             fault: Mutex::new(None),
             lines: RateLimited::new(TELL_EVERY),
-            issued_ms: AtomicU64::new(0),
+            clock: Mutex::default(),
             unreadable,
             is_closed: Arc::default(),
             announced,
@@ -326,17 +327,9 @@ impl Point {
         held.for_each(|(id, coding)| self.shared.store.expire(id, coding, at));
     }
 
-    /// The time of a new answer of the origin: later than all before, whatever the system's clock
-    /// does.
+    /// The time of a new answer of the origin.
     fn issue(&self) -> u64 {
-        let now = wall_clock_ms();
-        let later = |last: u64| now.max(last.saturating_add(1));
-        let last = self
-            .issued_ms
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-                Some(later(last))
-            });
-        last.map_or(now, later)
+        lock(&self.clock).issue(Instant::now(), wall_clock())
     }
 
     /// Renames an answer to the requested path.
@@ -673,6 +666,13 @@ impl Point {
         }
         self.note(&outcome);
         let now = Instant::now();
+        if let Ok(Fetched::Object(Object {
+            issued_ms: Some(issued_ms),
+            ..
+        })) = outcome
+        {
+            lock(&self.clock).hear(now, wall_clock(), issued_ms);
+        }
         match outcome {
             Ok(Fetched::Object(object)) if is_document(path, &object) => {
                 self.accept_document((path, by), object, None, now).await

@@ -157,10 +157,10 @@ impl PartialEq for Signer {
 
 impl Eq for Signer {}
 
-/// Milliseconds since 1970.
-pub(super) fn wall_clock_ms() -> u64 {
+/// The time since 1970.
+pub(super) fn wall_clock() -> Duration {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    u64::try_from(since.unwrap_or(Duration::ZERO).as_millis()).unwrap_or(u64::MAX)
+    since.unwrap_or(Duration::ZERO)
 }
 
 fn read(path: &Path) -> Result<Option<SigningKey>, KeyFileError> {
