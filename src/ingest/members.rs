@@ -43,6 +43,9 @@ const IDLE: Duration = Duration::from_secs(60);
 const REST: Duration = Duration::from_secs(5);
 /// The time between two lines about servers that do not answer.
 const LINE_EVERY: Duration = Duration::from_secs(60);
+/// A server that has just started knows nobody, and would take itself for the home of all objects.
+/// The others greet it within this time, and it fetches nothing before.
+const GREETED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The other servers, for all streams. Clones share their connections.
 #[derive(Clone)]
@@ -59,6 +62,8 @@ struct Inner {
     takes: Mutex<Duration>,
     fetches: IntCounterVec,
     lines: RateLimited<()>,
+    /// When this server began.
+    begun: Instant,
 }
 
 /// A client of another server, once it is connected, and when it was made and last used.
@@ -123,6 +128,7 @@ impl Members {
             takes: Mutex::new(TAKES_AT_FIRST),
             fetches,
             lines: RateLimited::new(LINE_EVERY),
+            begun: Instant::now(),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -278,6 +284,7 @@ impl SharedOrigin {
     }
 
     async fn fetch_once(&self, fetch: Fetch) -> Result<Fetched, Error> {
+        tokio::time::sleep_until((self.members.inner.begun + GREETED_WITHIN).into()).await;
         let path = format!("/{}/{}", self.stream, fetch.path.as_str());
         let mut route = self.members.inner.fleet.route(&path).into_iter();
         let Some(first) = route.next() else {

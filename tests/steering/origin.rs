@@ -142,6 +142,31 @@ async fn while_a_home_is_dead_the_origin_is_asked_at_most_twice() {
     assert!(requests.iter().sum::<usize>() <= 22, "{requests:?}");
 }
 
+/// It has lost all that it had, and does not know yet that there are others. What it is no home of
+/// it has from them all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_starts_anew_asks_the_others() {
+    let (Some(engine), Some(nginx)) = (Engine::start().await, Nginx::start()) else {
+        return;
+    };
+    let mut servers = fleet(&engine, 3, &nginx);
+    watch(&servers, 0..40).await;
+    let home = |server: &Server| server.labelled("ncserverd_cluster_fetches_total{by=\"home\"}");
+    let before = home(&servers[0]);
+    assert!(before < 40.0, "others are homes, too");
+    servers[0].program.signal("KILL");
+    while servers[0].program.has_ended().is_none() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    servers[0].start_again();
+    // Its viewers are there at once.
+    watch(&servers[..1], 0..40).await;
+    assert_eq!(home(&servers[0]), before);
+    let requests = nginx.requests(0..40);
+    let sum = requests.iter().sum::<usize>() as f64;
+    assert!(sum <= 42.0 + before, "{requests:?}");
+}
+
 /// Answers of other servers are judged by the key that signs the stream now.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_signing_key_costs_the_origin_nothing() {
