@@ -11,8 +11,8 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-fleets bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
 	bench-viewers bench-abr bench-live bench-overload smoke-overload bench-profile \
-	smoke smoke-abr kills nodes check-aarch64 check-fuzz fuzz gpu-bundle circles package \
-	dependencies screenshots
+	smoke smoke-abr kills nodes outages outages-bundle check-aarch64 check-fuzz fuzz gpu-bundle \
+	circles package dependencies screenshots
 
 all: check test
 
@@ -231,6 +231,26 @@ kills:
 nodes:
 	NATS_SERVER=$$(tools/nats.sh) NCTEST_REQUIRE_ALL=1 $(CARGO) test --locked --release --test fleet \
 		-- --ignored --exact configured::three_nodes_keep_a_document
+
+# Outages of a fleet of five servers under 500 viewers, one after the other: programs are killed a
+# hundred times, the engine is off for ten minutes, the network is divided, a clock jumps. Writes
+# reports to target/outages. Needs root, iproute2, nftables, nginx, 16 cores and an hour;
+# SCENARIOS="scenarios::the_engine_is_off" runs these alone.
+outages:
+	mkdir -p $(or $(CARGO_TARGET_DIR),target)/outages
+	NATS_SERVER=$$(tools/nats.sh) NCTEST_REQUIRE_ALL=1 NCTEST_SERVERS=5 NCTEST_VIEWERS=500 \
+		NCTEST_KILLS=$(OUTAGE_KILLS) NCTEST_OUTAGE=$(OUTAGE_SECONDS) NCTEST_CALM=20 \
+		NCTEST_OUT=$(abspath $(or $(CARGO_TARGET_DIR),target)/outages) \
+		NCTEST_COMMIT=$$(git describe --always --dirty) \
+		$(CARGO) test --locked --release --test outages -- --nocapture --test-threads 1 --include-ignored $(SCENARIOS)
+
+OUTAGE_KILLS ?= 100
+OUTAGE_SECONDS ?= 600
+
+# Packs this test with all that it starts for another Linux host: CONTRIBUTING.md says how to run it
+# there.
+outages-bundle:
+	python3 deploy/outages-bundle.py
 
 # Measures how many viewers this host serves, and what each thousand takes. VIEWERS="--viewers 10000
 # --server-cores 0-7 --viewer-cores 8-15 --backend cuda" sets options. Needs no privileges.

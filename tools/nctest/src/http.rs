@@ -7,8 +7,16 @@ use std::time::Duration;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The body of an answer.
+/// The body of an answer with code 200.
 pub fn get(server: SocketAddr, path: &str) -> io::Result<Vec<u8>> {
+    match answer(server, path)? {
+        (200, body) => Ok(body),
+        _ => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// The code of an answer, and its body.
+pub fn answer(server: SocketAddr, path: &str) -> io::Result<(u16, Vec<u8>)> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     // So that the answer is its bytes as they are and ends with the connection.
@@ -19,9 +27,10 @@ pub fn get(server: SocketAddr, path: &str) -> io::Result<Vec<u8>> {
         .windows(4)
         .position(|window| window == b"\r\n\r\n")
         .ok_or(io::ErrorKind::InvalidData)?;
-    let is_right = answer.starts_with(b"HTTP/1.0 200") || answer.starts_with(b"HTTP/1.1 200");
-    if !is_right {
-        return Err(io::ErrorKind::NotFound.into());
-    }
-    Ok(answer.split_off(head + 4))
+    let status = String::from_utf8_lossy(&answer[..head]);
+    let code = status
+        .split_once(' ')
+        .and_then(|(_, rest)| rest.get(..3)?.parse().ok());
+    let code = code.ok_or(io::ErrorKind::InvalidData)?;
+    Ok((code, answer.split_off(head + 4)))
 }

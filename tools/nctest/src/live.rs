@@ -31,6 +31,8 @@ pub fn segment(number: u64, length: usize) -> Vec<u8> {
 /// Writes the stream until it is dropped.
 pub struct Feeder {
     ends: Arc<AtomicBool>,
+    begun: Instant,
+    window: u64,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -49,11 +51,10 @@ impl Feeder {
         (0..window).for_each(|number| folder.add(number));
         let ends = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&ends);
+        let begun = Instant::now();
         let thread = std::thread::spawn(move || {
-            let begun = Instant::now();
             for number in window.. {
-                let due =
-                    begun + SEGMENT * u32::try_from(number - window + 1).expect("a short stream");
+                let due = published(begun, window, number);
                 while Instant::now() < due {
                     if is_over.load(Ordering::Relaxed) {
                         return;
@@ -69,11 +70,22 @@ impl Feeder {
         (
             Self {
                 ends,
+                begun,
+                window,
                 thread: Some(thread),
             },
             media,
         )
     }
+
+    /// When a segment that is not in the first playlist is published.
+    pub fn published(&self, number: u64) -> Instant {
+        published(self.begun, self.window, number)
+    }
+}
+
+fn published(begun: Instant, window: u64, number: u64) -> Instant {
+    begun + SEGMENT * u32::try_from(number - window + 1).expect("a short stream")
 }
 
 impl Drop for Feeder {

@@ -117,6 +117,20 @@ impl Authority {
         std::fs::write(directory.join("server.key"), key.serialize_pem()).unwrap();
     }
 
+    /// Writes a certificate of hosts that connect to each other, and its key, to `NAME.crt` and
+    /// `NAME.key` in `directory`.
+    pub fn hosts(&self, directory: &std::path::Path, name: &str, hosts: &[String]) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(hosts).unwrap();
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        std::fs::write(directory.join(format!("{name}.crt")), certificate.pem()).unwrap();
+        std::fs::write(directory.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+    }
+
     /// A client's certificate and key, also written to files in `directory`.
     pub fn client(&self, directory: &std::path::Path) -> ClientPair {
         let key = KeyPair::generate().unwrap();
