@@ -8,6 +8,12 @@
 //! least often are chosen, so that all take turns. A peer is named only by the address of its own
 //! connection, so it cannot point others at a third party.
 //!
+//! In a fleet, peers of other servers are named too where this server has too few of its own. What
+//! passes between the servers is not decided here: [`Directory::news`] says what has changed and
+//! what is lacking, [`Directory::sharers`] whom the others may be told of, and
+//! [`Directory::found`] takes those of the others. Web pages stay out of it, because they can only
+//! be reached through their own server.
+//!
 //! Web pages are named to web pages alone, by an identity that is drawn for each, where the
 //! stream's policy is [`Policy::All`]. What two pages say to each other before they are connected
 //! goes through here ([`Directory::signal`]): only between pages of which one was named to the
@@ -20,13 +26,17 @@
 //! - known holders of one segment, and entries in all: more are not recorded;
 //! - streams that a peer follows: more are not recorded;
 //! - peers examined for an answer, and named in it;
+//! - circles in the news for other servers: more are left out, until they change again;
 //! - pages named to a page: the one named longest ago is forgotten, and has to be named again;
 //! - what waits for a page that does not read: more is dropped;
 //! - reports of wrong blocks by one network or one token holder: more are ignored for ten minutes.
 //!
 //! A peer accused by several others is not named for a while.
 
+mod circle;
+mod elsewhere;
 mod metrics;
+mod tickets;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -49,8 +59,12 @@ use tokio::sync::mpsc;
 use crate::admission::token::Holder;
 use crate::admission::{Now, neighbourhood};
 use crate::ring::SessionId;
-
+pub use circle::Circle;
+use circle::Kind;
+use elsewhere::Elsewhere;
+pub use elsewhere::Sharer;
 pub use metrics::Metrics;
+use tickets::Tickets;
 
 /// The maximum number of offering peers.
 const OFFERS_MAX: usize = 16_384;
@@ -69,9 +83,10 @@ const FOLLOWERS_AGAIN: Duration = Duration::from_secs(10);
 /// Streams that a peer is known to follow, and for how long after it has asked for a segment.
 const FOLLOWED_MAX: usize = 8;
 const FOLLOWS_FOR: Duration = Duration::from_secs(30);
-/// The validity of a new ticket, and how long the same one is given out.
-const TICKET_LASTS: Duration = Duration::from_secs(300);
-const TICKET_GIVEN: Duration = Duration::from_secs(120);
+/// Peers of a circle of which other servers are told.
+pub const SHARERS_MAX: usize = 16;
+/// Circles in the news of each kind that nobody has taken.
+const NEWS_MAX: usize = 1 << 17;
 /// Pages that one page is told of at a time, and for how long two pages may send each other signals
 /// after one was named to the other.
 const PAGES_MAX: usize = 64;
@@ -110,6 +125,22 @@ pub struct Stream {
     pub key: Arc<SigningKey>,
 }
 
+impl Stream {
+    fn is_as(&self, other: &Self) -> bool {
+        self.policy == other.policy && self.key.public() == other.key.public()
+    }
+
+    /// The circle of a peer at this address, and nothing if viewers are kept apart.
+    fn circle(&self, kind: Kind, name: &str, address: IpAddr) -> Option<Circle> {
+        let network = match self.policy {
+            Policy::Off => return None,
+            Policy::Lan => Some(network(address)),
+            Policy::All => None,
+        };
+        Some(Circle::new(kind, name, &self.key.public(), network))
+    }
+}
+
 /// All offers and their segments. Clones share them.
 #[derive(Clone)]
 pub struct Directory {
@@ -128,6 +159,10 @@ struct State {
     holders: HashMap<Name, Vec<SessionId>>,
     /// The followers of streams.
     followers: HashMap<Circle, Followers>,
+    /// Peers of other servers.
+    elsewhere: Elsewhere,
+    /// What the other servers may have to know or to say, if there are any.
+    news: Option<News>,
     /// The sessions of pages that serve, by their identities.
     pages: HashMap<[u8; 32], SessionId>,
     blamed: HashMap<[u8; 32], Vec<Report>>,
@@ -137,17 +172,22 @@ struct State {
     holdings: usize,
 }
 
-/// Peers that may be told of each other: a stream, and the network if the stream's policy requires
-/// it.
-type Circle = (String, Option<IpAddr>);
+/// What has happened since the news were taken last.
+#[derive(Debug, Default)]
+pub struct News {
+    /// Circles of which other servers may be, or have been, told other peers than before.
+    pub changed: HashSet<Circle>,
+    /// Circles with too few peers here.
+    pub wanted: HashSet<Circle>,
+}
 
 /// A segment in a peer's list. If the same bytes have two codings, blocks of one are useless for
 /// the other.
 type Name = (SegmentId, Meant);
 
-/// An unordered set of sessions, with the position of each.
-#[derive(Default)]
+/// The followers of a stream: an unordered set of sessions, with the position of each.
 struct Followers {
+    stream: String,
     sessions: Vec<SessionId>,
     places: HashMap<SessionId, usize>,
 }
@@ -165,7 +205,7 @@ struct Offer {
     held: HashMap<Name, HoldingState>,
     /// In the order in which they were reported.
     order: VecDeque<Name>,
-    tickets: HashMap<String, (Ticket, Instant)>,
+    tickets: Tickets,
 }
 
 /// Where a peer is reached.
@@ -225,12 +265,15 @@ impl Directory {
     /// The same, with choices drawn from `random`, so that they can be reproduced.
     pub fn with_random(metrics: Metrics, random: StdRng) -> Self {
         let (streams, offers, holders, followers, pages, blamed, reporters) = Default::default();
+        let (elsewhere, news) = Default::default();
         let state = State {
             random,
             streams,
             offers,
             holders,
             followers,
+            elsewhere,
+            news,
             pages,
             blamed,
             reporters,
@@ -247,7 +290,8 @@ impl Directory {
     /// Sets the streams whose viewers are told of each other.
     pub fn set_streams(&self, streams: HashMap<String, Stream>) {
         let mut state = self.state();
-        state.streams = streams;
+        let before = std::mem::replace(&mut state.streams, streams);
+        state.forget_changed(&before);
         // Tickets of removed keys are invalid.
         state
             .offers
@@ -314,7 +358,8 @@ impl Directory {
     }
 
     /// Peers that hold some of a segment, with this coding as far as they have said: complete ones
-    /// first, then partial ones, then followers of the stream. No pages.
+    /// first, then partial ones, then followers of the stream, then those of other servers. No
+    /// pages.
     pub fn introduce(
         &self,
         now: Now,
@@ -323,16 +368,22 @@ impl Directory {
         segment: (SegmentId, Coding),
     ) -> Vec<Introduction> {
         let mut state = self.state();
-        let Some(Stream { policy, key }) = state.streams.get(stream).cloned() else {
+        let Some(settings) = state.streams.get(stream).cloned() else {
             return Vec::new();
         };
-        let chosen = state.choose(now.instant, asker, policy, stream, segment);
+        let Some(circle) = settings.circle(Kind::Programs, stream, asker.address) else {
+            return Vec::new();
+        };
+        let of_stream = (stream, settings.policy, circle);
+        let Some(chosen) = state.choose(now.instant, asker, of_stream, segment) else {
+            return Vec::new();
+        };
         let introduction = |session| {
             let offer = state.offers.get_mut(&session)?;
             let Place::Address(address) = offer.place else {
                 return None;
             };
-            let (ticket, lasts_ms) = offer.ticket(now, stream, &key)?;
+            let (ticket, lasts_ms) = offer.ticket(now, stream, &settings.key)?;
             Some(Introduction {
                 address,
                 identity: offer.identity,
@@ -340,8 +391,14 @@ impl Directory {
                 ticket,
             })
         };
-        let named: Vec<_> = chosen.into_iter().filter_map(introduction).collect();
-        self.inner.metrics.introductions.inc_by(named.len() as u64);
+        let mut named: Vec<_> = chosen.into_iter().filter_map(introduction).collect();
+        let here = named.len();
+        state.introduce_others(now, asker, (stream, &settings, circle), &mut named);
+        let metrics = &self.inner.metrics;
+        metrics.introductions.inc_by(named.len() as u64);
+        metrics
+            .fleet_introductions
+            .inc_by((named.len() - here) as u64);
         named
     }
 
@@ -355,27 +412,29 @@ impl Directory {
         segment: (SegmentId, Coding),
     ) -> Vec<PageIntroduction> {
         let mut state = self.state();
-        let Some(Stream {
-            policy: policy @ Policy::All,
-            key,
-        }) = state.streams.get(stream).cloned()
-        else {
+        let Some(settings) = state.streams.get(stream).cloned() else {
             return Vec::new();
         };
-        let chosen = state.choose(now.instant, asker, policy, stream, segment);
+        let circle = settings.circle(Kind::Pages, stream, asker.address);
+        let Some(circle) = circle.filter(|_| settings.policy == Policy::All) else {
+            return Vec::new();
+        };
+        let of_stream = (stream, settings.policy, circle);
+        let chosen = state.choose(now.instant, asker, of_stream, segment);
         let introduction = |session| {
             let offer = state.offers.get_mut(&session)?;
             let Place::Page { .. } = offer.place else {
                 return None;
             };
-            let (ticket, lasts_ms) = offer.ticket(now, stream, &key)?;
+            let (ticket, lasts_ms) = offer.ticket(now, stream, &settings.key)?;
             Some(PageIntroduction {
                 identity: offer.identity,
                 lasts_ms,
                 ticket,
             })
         };
-        let mut named: Vec<_> = chosen.into_iter().filter_map(introduction).collect();
+        let chosen = chosen.into_iter().flatten();
+        let mut named: Vec<_> = chosen.filter_map(introduction).collect();
         let Some(Offer {
             place: Place::Page { named: known, .. },
             ..
@@ -435,6 +494,28 @@ impl Directory {
         }
     }
 
+    /// What has happened since the last call. News are kept from the first call on, which has what
+    /// is known then.
+    pub fn news(&self) -> News {
+        let mut state = self.state();
+        let news = state.news.replace(News::default());
+        news.unwrap_or_else(|| News {
+            changed: state.followers.keys().copied().collect(),
+            wanted: HashSet::new(),
+        })
+    }
+
+    /// Some peers of a circle of which other servers may be told: at most [`SHARERS_MAX`], and
+    /// those of the last time if they still serve and follow the stream.
+    pub fn sharers(&self, now: Instant, circle: Circle) -> Vec<Sharer> {
+        self.state().sharers(now, circle)
+    }
+
+    /// Other servers have these peers of a circle.
+    pub fn found(&self, circle: Circle, sharers: Vec<Sharer>) {
+        self.state().elsewhere.set(circle, sharers);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.inner
             .state
@@ -478,25 +559,39 @@ impl State {
         offer
             .follows
             .keys()
-            .for_each(|circle| self.leave(session, circle));
+            .for_each(|circle| self.leave(session, *circle));
+    }
+
+    /// Forgets who follows streams that are gone, or have another policy or key than before.
+    fn forget_changed(&mut self, before: &HashMap<String, Stream>) {
+        let stays = |followers: &Followers| {
+            let (now, before) = (
+                self.streams.get(&followers.stream),
+                before.get(&followers.stream),
+            );
+            now.zip(before)
+                .is_some_and(|(now, before)| now.is_as(before))
+        };
+        let gone = self.followers.iter().filter(|(_, known)| !stays(known));
+        let gone: Vec<Circle> = gone.map(|(circle, _)| *circle).collect();
+        for circle in gone {
+            let followers = self.followers.remove(&circle);
+            for session in followers.into_iter().flat_map(|known| known.sessions) {
+                self.stop_following(session, circle);
+            }
+            self.note_change(circle);
+        }
     }
 
     /// The peers to name to a client for a segment, those that are best first. Pages are named to
-    /// pages, and others to others.
+    /// pages, and others to others. Nothing if it knows enough of them.
     fn choose(
         &mut self,
         now: Instant,
         asker: Asker,
-        policy: Policy,
-        stream: &str,
+        (stream, policy, circle): (&str, Policy, Circle),
         (segment, coding): (SegmentId, Coding),
-    ) -> Vec<SessionId> {
-        let network = match policy {
-            Policy::Off => return Vec::new(),
-            Policy::Lan => Some(network(asker.address)),
-            Policy::All => None,
-        };
-        let circle = (stream.to_owned(), network);
+    ) -> Option<Vec<SessionId>> {
         let mut chosen = self.candidates(now, asker, policy, &(segment, Meant::Coded(coding)));
         // Older peers do not report the coding. One that reports it only for some entries is named
         // once.
@@ -515,12 +610,12 @@ impl State {
             .map(|(session, _)| *session)
             .collect();
         let is_new = holders.len() < NAMED_MAX;
-        if is_new && self.knows_enough(now, asker.session, &circle, &holders) {
-            self.note_following(now, asker.session, circle);
-            return Vec::new();
+        if is_new && self.knows_enough(now, asker.session, circle, &holders) {
+            self.note_following(now, asker.session, circle, stream);
+            return None;
         }
         if chosen.len() < NAMED_MAX {
-            let followers = self.following(now, asker, &circle);
+            let followers = self.following(now, asker, circle);
             let known: HashSet<SessionId> = chosen.iter().map(|(session, _)| *session).collect();
             chosen.extend(
                 followers
@@ -529,7 +624,7 @@ impl State {
                     .map(|session| (session, None)),
             );
         }
-        self.note_following(now, asker.session, circle.clone());
+        self.note_following(now, asker.session, circle, stream);
         chosen.shuffle(&mut self.random);
         let named_before =
             |session: &SessionId| self.offers.get(session).map_or(0, |offer| offer.named);
@@ -544,7 +639,108 @@ impl State {
         if chosen.len() == NAMED_MAX {
             self.note_told(now, asker.session, circle, chosen.clone());
         }
-        chosen
+        Some(chosen)
+    }
+
+    /// Names peers of other servers, where those of this one are too few.
+    fn introduce_others(
+        &mut self,
+        now: Now,
+        asker: Asker,
+        (stream, settings, circle): (&str, &Stream, Circle),
+        named: &mut Vec<Introduction>,
+    ) {
+        if named.len() >= NAMED_MAX {
+            return;
+        }
+        if let Some(news) = &mut self.news
+            && news.wanted.len() < NEWS_MAX
+        {
+            news.wanted.insert(circle);
+        }
+        let own = self.offers.get(&asker.session).map(|offer| offer.identity);
+        let mut elsewhere = std::mem::take(&mut self.elsewhere);
+        for remote in elsewhere.in_turn(circle, &mut self.random) {
+            let Sharer { address, identity } = remote.sharer;
+            let is_near =
+                settings.policy == Policy::All || network(address.ip()) == network(asker.address);
+            let is_known =
+                own == Some(identity) || named.iter().any(|other| other.identity == identity);
+            if named.len() >= NAMED_MAX
+                || !is_near
+                || is_known
+                || self.is_blamed(now.instant, &identity)
+            {
+                continue;
+            }
+            let ticket = remote.tickets.give(now, stream, &settings.key, identity);
+            if let Some((ticket, lasts_ms)) = ticket {
+                remote.named += 1;
+                named.push(Introduction {
+                    address,
+                    identity,
+                    lasts_ms,
+                    ticket,
+                });
+            }
+        }
+        self.elsewhere = elsewhere;
+    }
+
+    /// Peers of a circle of which other servers may be told.
+    fn sharers(&mut self, now: Instant, circle: Circle) -> Vec<Sharer> {
+        let (mut sharers, mut place) = (Vec::new(), 0);
+        while sharers.len() < SHARERS_MAX
+            && let Some(session) = self.follower(circle, place)
+        {
+            if !self.follows(now, session, circle) {
+                // Another takes its place.
+                self.stop_following(session, circle);
+                self.leave(session, circle);
+                continue;
+            }
+            place += 1;
+            if let Some(Offer {
+                place: Place::Address(address),
+                identity,
+                ..
+            }) = self.offers.get(&session)
+                && !self.is_blamed(now, identity)
+            {
+                sharers.push(Sharer {
+                    address: SocketAddr::new(address.ip().to_canonical(), address.port()),
+                    identity: *identity,
+                });
+            }
+        }
+        sharers
+    }
+
+    fn follower(&self, circle: Circle, place: usize) -> Option<SessionId> {
+        self.followers.get(&circle)?.sessions.get(place).copied()
+    }
+
+    /// Whether a peer has lately asked for a segment of a stream.
+    fn follows(&self, now: Instant, session: SessionId, circle: Circle) -> bool {
+        let offer = self.offers.get(&session);
+        let asked = offer.and_then(|offer| offer.follows.get(&circle));
+        asked.is_some_and(|at| now.saturating_duration_since(*at) < FOLLOWS_FOR)
+    }
+
+    fn stop_following(&mut self, session: SessionId, circle: Circle) {
+        if let Some(offer) = self.offers.get_mut(&session) {
+            offer.follows.remove(&circle);
+            offer.told.remove(&circle);
+        }
+    }
+
+    /// The other servers may have to be told something else of a circle.
+    fn note_change(&mut self, circle: Circle) {
+        if let Some(news) = &mut self.news
+            && news.changed.len() < NEWS_MAX
+        {
+            news.changed.insert(circle);
+        }
     }
 
     /// The identity of a page, and the queue of the page to which it says something, if one was
@@ -568,13 +764,17 @@ impl State {
     }
 
     /// Notes that an offering peer has asked for a segment of a stream.
-    fn note_following(&mut self, now: Instant, session: SessionId, circle: Circle) {
+    fn note_following(&mut self, now: Instant, session: SessionId, circle: Circle, stream: &str) {
         let Some(offer) = self.offers.get_mut(&session) else {
             return;
         };
         if offer.follows.len() < FOLLOWED_MAX || offer.follows.contains_key(&circle) {
-            offer.follows.insert(circle.clone(), now);
-            self.followers.entry(circle).or_default().add(session);
+            offer.follows.insert(circle, now);
+            let followers = self.followers.entry(circle);
+            let followers = followers.or_insert_with(|| Followers::of(stream));
+            if followers.add(session) {
+                self.note_change(circle);
+            }
         }
     }
 
@@ -584,11 +784,11 @@ impl State {
         &self,
         now: Instant,
         session: SessionId,
-        circle: &Circle,
+        circle: Circle,
         holders: &[SessionId],
     ) -> bool {
         let offer = self.offers.get(&session);
-        let Some((at, told)) = offer.and_then(|offer| offer.told.get(circle)) else {
+        let Some((at, told)) = offer.and_then(|offer| offer.told.get(&circle)) else {
             return false;
         };
         let serving = told.iter().filter(|peer| self.offers.contains_key(peer));
@@ -614,40 +814,33 @@ impl State {
         }
     }
 
-    fn leave(&mut self, session: SessionId, circle: &Circle) {
-        if let Some(followers) = self.followers.get_mut(circle) {
+    fn leave(&mut self, session: SessionId, circle: Circle) {
+        if let Some(followers) = self.followers.get_mut(&circle) {
             followers.remove(session);
             if followers.sessions.is_empty() {
-                self.followers.remove(circle);
+                self.followers.remove(&circle);
             }
+            self.note_change(circle);
         }
     }
 
     /// Some followers of a stream, drawn at random; former followers are forgotten.
-    fn following(&mut self, now: Instant, asker: Asker, circle: &Circle) -> Vec<SessionId> {
+    fn following(&mut self, now: Instant, asker: Asker, circle: Circle) -> Vec<SessionId> {
         let count = self
             .followers
-            .get(circle)
+            .get(&circle)
             .map_or(0, |followers| followers.sessions.len());
         let places = rand::seq::index::sample(&mut self.random, count, count.min(LOOKED_AT_MAX));
         let drawn: Vec<SessionId> = places
             .into_iter()
-            .map(|place| self.followers[circle].sessions[place])
+            .filter_map(|place| self.follower(circle, place))
             .collect();
-        let (current, gone): (Vec<SessionId>, Vec<SessionId>) =
-            drawn.into_iter().partition(|session| {
-                let asked = self
-                    .offers
-                    .get(session)
-                    .and_then(|offer| offer.follows.get(circle));
-                asked.is_some_and(|at| now.saturating_duration_since(*at) < FOLLOWS_FOR)
-            });
+        let (current, gone): (Vec<SessionId>, Vec<SessionId>) = drawn
+            .into_iter()
+            .partition(|session| self.follows(now, *session, circle));
         for session in gone {
+            self.stop_following(session, circle);
             self.leave(session, circle);
-            if let Some(offer) = self.offers.get_mut(&session) {
-                offer.follows.remove(circle);
-                offer.told.remove(circle);
-            }
         }
         current
             .into_iter()
@@ -782,6 +975,7 @@ impl State {
             !reports.is_empty()
         });
         let is_offered = self.offers.values().any(|offer| offer.identity == identity);
+        let is_offered = is_offered || self.elsewhere.knows(&identity);
         if is_offered && (self.blamed.len() < BLAMED_MAX || self.blamed.contains_key(&identity)) {
             let reports = self.blamed.entry(identity).or_default();
             // A repeated report replaces the earlier one.
@@ -821,11 +1015,22 @@ impl Report {
 }
 
 impl Followers {
-    fn add(&mut self, session: SessionId) {
-        if !self.places.contains_key(&session) {
+    fn of(stream: &str) -> Self {
+        Self {
+            stream: stream.to_owned(),
+            sessions: Vec::new(),
+            places: HashMap::new(),
+        }
+    }
+
+    /// Whether it is new.
+    fn add(&mut self, session: SessionId) -> bool {
+        let is_new = !self.places.contains_key(&session);
+        if is_new {
             self.places.insert(session, self.sessions.len());
             self.sessions.push(session);
         }
+        is_new
     }
 
     fn remove(&mut self, session: SessionId) {
@@ -849,7 +1054,7 @@ impl Offer {
             named: 0,
             held: HashMap::new(),
             order: VecDeque::new(),
-            tickets: HashMap::new(),
+            tickets: Tickets::default(),
         }
     }
 
@@ -870,19 +1075,7 @@ impl Offer {
     /// named.
     fn ticket(&mut self, now: Now, stream: &str, key: &SigningKey) -> Option<(Ticket, u64)> {
         self.named += 1;
-        let until = now.date + TICKET_LASTS;
-        let fresh = |at: &Instant| now.instant.saturating_duration_since(*at) < TICKET_GIVEN;
-        self.tickets.retain(|_, (_, at)| fresh(at));
-        let (ticket, at) = self.tickets.entry(stream.to_owned()).or_insert_with(|| {
-            let until_ms = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
-            (
-                key.ticket(stream, until_ms, self.identity, rand::random()),
-                now.instant,
-            )
-        });
-        let left = (*at + TICKET_LASTS).checked_duration_since(now.instant)?;
-        let lasts_ms = u64::try_from(left.as_millis()).ok()?;
-        Some((ticket.clone(), lasts_ms))
+        self.tickets.give(now, stream, key, self.identity)
     }
 }
 

@@ -8,6 +8,7 @@ use prometheus::{Error, IntCounter, IntGauge, Registry};
 pub struct Metrics {
     pub(super) offers: IntGauge,
     pub(super) introductions: IntCounter,
+    pub(super) fleet_introductions: IntCounter,
     pub(super) pages: IntGauge,
     pub(super) page_introductions: IntCounter,
     pub(super) signals: IntCounter,
@@ -26,6 +27,12 @@ impl Metrics {
                 registry,
                 "ncserverd_directory_introductions_total",
                 "Times a peer was named to another, without web pages.",
+            )?,
+            fleet_introductions: register::counter(
+                registry,
+                "ncserverd_directory_fleet_introductions_total",
+                "Times a peer of another server of the fleet was named. They are among \
+                 ncserverd_directory_introductions_total.",
             )?,
             pages: register::gauge(
                 registry,

@@ -614,3 +614,223 @@ fn a_page_is_told_of_a_bounded_number_of_others() {
     assert_eq!((state.pages.len(), others.len()), (201, 200));
     drop(one);
 }
+
+impl Rig {
+    /// Peers of these numbers offer to serve, and follow the stream.
+    fn follow(&self, numbers: std::ops::RangeInclusive<u8>, seconds: u64) {
+        for number in numbers {
+            self.peer(number, HoldingState::Partial);
+            let asker = Asker {
+                session: SessionId(number.into()),
+                address: [10, 0, number, 1].into(),
+            };
+            self.directory
+                .introduce(self.now(seconds), asker, "live", (segment(1), CODING));
+        }
+    }
+
+    /// What other servers may be told, if they are to be told something.
+    fn told(&self, seconds: u64) -> Option<Vec<u8>> {
+        let changed = self.directory.news().changed;
+        let circle = changed.into_iter().next()?;
+        Some(self.sharers(circle, seconds))
+    }
+
+    fn sharers(&self, circle: Circle, seconds: u64) -> Vec<u8> {
+        let sharers = self.directory.sharers(self.now(seconds).instant, circle);
+        let mut numbers: Vec<u8> = sharers.iter().map(|sharer| sharer.identity[0]).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+}
+
+/// A peer of another server.
+fn elsewhere(number: u8) -> Sharer {
+    Sharer {
+        address: SocketAddr::from(([10, 0, number, 1], 5555)),
+        identity: [number; 32],
+    }
+}
+
+#[test]
+fn other_servers_are_told_who_follows_and_nothing_of_segments() {
+    let rig = rig(Policy::All);
+    rig.follow(1..=2, 0);
+    rig.peer(3, HoldingState::Complete);
+    // The first news have all that is known.
+    assert_eq!(rig.told(0), Some(vec![1, 2]));
+    assert_eq!(rig.told(0), None);
+    // Who says that it has more, or asks for more, is no news.
+    let holding = Holding {
+        segment: segment(5),
+        meant: MEANT,
+        state: HoldingState::Complete,
+    };
+    rig.directory.have(SessionId(1), &[holding]);
+    rig.ask(1, 0);
+    assert_eq!(rig.told(1), None);
+    rig.follow(3..=3, 1);
+    let circle = rig.directory.news().changed.into_iter().next().unwrap();
+    let sharers = rig.directory.sharers(rig.now(1).instant, circle);
+    assert_eq!(sharers.len(), 3);
+    assert!(sharers.contains(&Sharer {
+        address: SocketAddr::from(([10, 0, 3, 1], 4444)),
+        identity: [3; 32],
+    }));
+    rig.directory.withdraw(SessionId(1));
+    assert_eq!(rig.told(1), Some(vec![2, 3]));
+    // The first and the second asked last at 0 s.
+    assert_eq!(rig.sharers(circle, 30), [3]);
+    for network in 1..=3 {
+        let reporter = [20, 0, network, 1].into();
+        rig.directory
+            .blame(rig.now(30).instant, reporter, None, [3; 32]);
+    }
+    assert_eq!(rig.sharers(circle, 30), [0; 0]);
+}
+
+/// However many follow a stream, the same few are told of as long as they do.
+#[test]
+fn other_servers_are_told_of_few() {
+    let rig = rig(Policy::All);
+    rig.directory.news();
+    rig.follow(1..=40, 0);
+    let circle = rig.directory.news().changed.into_iter().next().unwrap();
+    let before = rig.sharers(circle, 1);
+    assert_eq!(before.len(), SHARERS_MAX);
+    assert_eq!(rig.sharers(circle, 2), before);
+    rig.directory.withdraw(SessionId(before[3].into()));
+    let after = rig.sharers(circle, 2);
+    assert_eq!(after.len(), SHARERS_MAX);
+    let stay = before.iter().filter(|number| after.contains(number));
+    assert_eq!(stay.count(), SHARERS_MAX - 1);
+}
+
+#[test]
+fn circles_are_of_a_stream_and_a_network() {
+    let lan = rig(Policy::Lan);
+    lan.directory.news();
+    lan.follow(1..=3, 0);
+    assert_eq!(lan.directory.news().changed.len(), 3);
+    let off = rig(Policy::Off);
+    off.directory.news();
+    off.follow(1..=3, 0);
+    let news = off.directory.news();
+    assert!(news.changed.is_empty() && news.wanted.is_empty());
+    // Pages stay with their server.
+    let all = rig(Policy::All);
+    all.directory.news();
+    let page = all.page(1);
+    all.pages_for(1, 0);
+    let changed = all.directory.news().changed;
+    assert_eq!(changed.len(), 1, "{page:?} follows");
+    for circle in changed {
+        assert_eq!(all.sharers(circle, 0), [0; 0]);
+    }
+}
+
+#[test]
+fn a_stream_that_is_removed_or_changes_is_withdrawn() {
+    let rig = rig(Policy::All);
+    rig.directory.news();
+    rig.follow(1..=2, 0);
+    let circle = rig.directory.news().changed.into_iter().next().unwrap();
+    let streams = |policy, key: &Arc<SigningKey>| {
+        let key = Arc::clone(key);
+        HashMap::from([("live".to_owned(), Stream { policy, key })])
+    };
+    let all = || streams(Policy::All, &rig.key);
+    rig.directory.set_streams(all());
+    assert_eq!(rig.told(0), None, "nothing has changed");
+    let other = SigningKey::from_pem(SigningKey::generate(&mut rand::rng()).as_bytes()).unwrap();
+    for streams in [
+        streams(Policy::Lan, &rig.key),
+        streams(Policy::All, &Arc::new(other)),
+        HashMap::new(),
+    ] {
+        rig.directory.set_streams(streams);
+        assert_eq!(rig.told(0), Some(Vec::new()));
+        assert_eq!(rig.sharers(circle, 0), [0; 0]);
+        assert!(rig.directory.state().followers.is_empty());
+        let state = rig.directory.state();
+        assert!(state.offers.values().all(|offer| offer.follows.is_empty()));
+        drop(state);
+        rig.directory.set_streams(all());
+        rig.follow(1..=2, 0);
+        assert_eq!(rig.told(0), Some(vec![1, 2]));
+    }
+}
+
+#[test]
+fn peers_of_other_servers_are_named_where_this_one_has_too_few() {
+    let rig = rig(Policy::All);
+    rig.directory.news();
+    rig.follow(1..=5, 0);
+    let news = rig.directory.news();
+    let circle = news.wanted.into_iter().next().unwrap();
+    assert!(news.changed.contains(&circle));
+    // One of them is connected to this server, too.
+    rig.directory
+        .found(circle, [5, 101, 102, 103, 104].map(elsewhere).to_vec());
+    let named = rig.ask(9, 0);
+    let numbers: Vec<u8> = named.iter().map(|peer| peer.identity[0]).collect();
+    assert_eq!(numbers.len(), NAMED_MAX);
+    assert!(numbers[..5].iter().all(|number| (1..=5).contains(number)));
+    assert!(
+        numbers[5..].iter().all(|number| *number > 100),
+        "{numbers:?}"
+    );
+    let far = named.last().unwrap();
+    assert_eq!(far.address, elsewhere(far.identity[0]).address);
+    let ticket = Admitted::by(&far.ticket, |name| {
+        (name == "live").then(|| rig.key.public())
+    });
+    assert_eq!(ticket.unwrap().identity, far.identity);
+    let metrics = &rig.directory.inner.metrics;
+    assert_eq!(metrics.fleet_introductions.get(), 3);
+    // They take turns, and what is found again keeps its place.
+    let missing = (101..=104)
+        .find(|number| !numbers.contains(number))
+        .unwrap();
+    rig.directory
+        .found(circle, [104, 103, 102, 101].map(elsewhere).to_vec());
+    assert!(rig.named(9).contains(&missing));
+    // None is named to itself, and none that several have blamed.
+    rig.directory.offer(
+        SessionId(50),
+        SocketAddr::from(([10, 0, 101, 1], 5555)),
+        [101; 32],
+    );
+    rig.directory.withdraw(SessionId(5));
+    for network in 1..=3 {
+        let reporter = [20, 0, network, 1].into();
+        rig.directory
+            .blame(rig.now(0).instant, reporter, None, [102; 32]);
+    }
+    for _ in 0..4 {
+        let named = rig.named(50);
+        assert_eq!(named.len(), 6, "{named:?}");
+        assert!(!named.contains(&101) && !named.contains(&102));
+    }
+    // Where there are enough, nothing is wanted.
+    rig.directory.news();
+    rig.follow(11..=20, 0);
+    rig.directory.news();
+    let named = rig.named(9);
+    assert!(named.iter().all(|number| *number < 100), "{named:?}");
+    assert!(rig.directory.news().wanted.is_empty());
+    rig.directory.found(circle, Vec::new());
+    assert!(!rig.directory.state().elsewhere.knows(&[103; 32]));
+}
+
+/// Whoever lies to this server cannot lead its viewers out of their network.
+#[test]
+fn in_a_network_of_their_own_peers_of_other_servers_are_of_it() {
+    let rig = rig(Policy::Lan);
+    rig.directory.news();
+    assert!(rig.named(9).is_empty());
+    let circle = rig.directory.news().wanted.into_iter().next().unwrap();
+    rig.directory
+        .found(circle, [2, 3, 4].map(elsewhere).to_vec());
+    assert_eq!(rig.named(9), [3]);
+}
