@@ -2,7 +2,8 @@
 //!
 //! Each server tells all others a beat every two seconds ([`beat`]), and knows those that live by
 //! theirs ([`roster`]). An [`engine`] carries the beats. It also carries messages, with which
-//! servers count the holders of limited tokens together ([`counts`]).
+//! servers count the holders of limited tokens together ([`counts`]), and name each other peers
+//! that serve ([`sharers`]).
 //!
 //! One task tells and hears, [`Cluster::run`]. It waits for no other part, and no other part waits
 //! for it. Without its engine a server serves as before, knows the others until their beats are
@@ -14,8 +15,10 @@ pub mod engine;
 pub mod members;
 pub mod nats;
 pub mod roster;
+pub mod sharers;
 
 mod metrics;
+mod rendezvous;
 mod table;
 
 use std::fmt;
@@ -25,8 +28,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ncs_serve::admission::Admission;
+use ncs_serve::directory::Directory;
 use ncs_serve::fleet::Fleet;
 use ncs_serve::front::Links;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep_until};
@@ -35,6 +41,7 @@ use beat::{Address, Beat, Load, Name, Pages, SealingKey};
 use counts::Counts;
 use engine::{Engine, Heard, Kind, Message, Topic};
 use roster::{Change, INTERVAL, Roster};
+use sharers::Sharers;
 
 use crate::telemetry::quiet::{RateLimited, suppressed};
 use crate::telemetry::{Readiness, now_ms};
@@ -186,8 +193,11 @@ pub struct Cluster {
     load: Arc<dyn Fn() -> Load + Send + Sync>,
     roster: Arc<Mutex<Roster>>,
     counts: Arc<Mutex<Counts>>,
+    sharers: Arc<Mutex<Sharers>>,
     /// Knows who uses what of limits, and holds them to the server's share.
     admission: Admission,
+    /// Knows the peers that serve others, and names those of other servers.
+    directory: Directory,
     /// What sessions know of the servers.
     fleet: Fleet,
     /// When the process began, in milliseconds since 1970, and how many beats it has told.
@@ -235,6 +245,7 @@ impl Cluster {
         own: Own,
         load: impl Fn() -> Load + Send + Sync + 'static,
         admission: Admission,
+        directory: Directory,
         fleet: Fleet,
         metrics: Metrics,
         readiness: Readiness,
@@ -244,12 +255,16 @@ impl Cluster {
             readiness.degraded(PART, "the engine is not reached yet");
         }
         let started_ms = now_ms();
+        let random = StdRng::from_rng(&mut rand::rng());
+        let sharers = Sharers::new(own.name.clone(), started_ms, random);
         let cluster = Self {
             counts: Arc::new(Mutex::new(Counts::new(own.name.clone(), started_ms))),
+            sharers: Arc::new(Mutex::new(sharers)),
             own: Arc::new(own),
             load: Arc::new(load),
             roster: Arc::default(),
             admission,
+            directory,
             fleet,
             started_ms,
             told: Arc::default(),
@@ -327,7 +342,7 @@ impl Cluster {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut round = tokio::time::interval(counts::ROUND);
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let counts = self.own.config.engine != Kind::None;
+        let has_others = self.own.config.engine != Kind::None;
         let (mut published_at, mut told_at) = (Instant::now(), Instant::now());
         loop {
             let due = self.roster().due();
@@ -344,8 +359,9 @@ impl Cluster {
                     self.take(heard, &mut tie);
                     false
                 }
-                _ = round.tick(), if counts => {
+                _ = round.tick(), if has_others => {
                     self.count(&engine);
+                    self.share(&engine);
                     false
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {
@@ -492,14 +508,49 @@ impl Cluster {
         drop(roster);
         counts.round(now);
         while let Some((to, bytes)) = counts.poll_message() {
-            match engine.send(&to, Topic::Counts, &bytes) {
-                Some(true) => self.metrics.messages_sent.inc(),
-                Some(false) => self.metrics.messages_unsent.inc(),
-                None => {}
-            }
+            self.send(engine, &to, Topic::Counts, &bytes);
         }
         self.metrics.set_holders(counts.tally());
         self.restrict(&mut counts);
+    }
+
+    /// A round of the directory. What cannot be sent now is lost, and is told later.
+    fn share(&self, engine: &Engine) {
+        let now = Instant::now();
+        let mut sharers = self.sharers();
+        let news = self.directory.news();
+        for circle in news.wanted {
+            sharers.want(now, circle);
+        }
+        for circle in news.changed.into_iter().chain(sharers.due(now)) {
+            sharers.note(circle, self.directory.sharers(now, circle));
+        }
+        let roster = self.roster();
+        let members = roster.members().filter(|known| known.beat.takes_messages);
+        let members = members.map(|known| (known.beat.server.clone(), known.beat.started_ms));
+        sharers.set_members(now, members);
+        drop(roster);
+        sharers.round(now);
+        while let Some((to, bytes)) = sharers.poll_message() {
+            self.send(engine, &to, Topic::Sharers, &bytes);
+        }
+        self.name_found(&mut sharers);
+    }
+
+    fn send(&self, engine: &Engine, to: &Name, topic: Topic, bytes: &[u8]) {
+        match engine.send(to, topic, bytes) {
+            Some(true) => self.metrics.messages_sent.inc(),
+            Some(false) => self.metrics.messages_unsent.inc(),
+            None => {}
+        }
+    }
+
+    /// Tells the directory of peers at other servers.
+    fn name_found(&self, sharers: &mut Sharers) {
+        while let Some((circle, found)) = sharers.poll_found() {
+            self.directory.found(circle, found);
+        }
+        self.metrics.set_sharers(sharers.tally());
     }
 
     /// Holds viewers to the shares that have changed.
@@ -514,13 +565,22 @@ impl Cluster {
         let Some((topic, bytes)) = content else {
             return false;
         };
-        if topic != Topic::Counts as u8 {
-            return false;
+        let now = Instant::now();
+        match Topic::of(topic) {
+            Some(Topic::Counts) => {
+                let mut counts = self.counts();
+                let taken = counts.take(now, &from, &bytes);
+                self.restrict(&mut counts);
+                taken.is_ok()
+            }
+            Some(Topic::Sharers) => {
+                let mut sharers = self.sharers();
+                let taken = sharers.take(now, &from, &bytes);
+                self.name_found(&mut sharers);
+                taken.is_ok()
+            }
+            None => false,
         }
-        let mut counts = self.counts();
-        let taken = counts.take(Instant::now(), &from, &bytes);
-        self.restrict(&mut counts);
-        taken.is_ok()
     }
 
     fn take(&self, heard: Heard, tie: &mut Tie) {
@@ -637,6 +697,10 @@ impl Cluster {
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sharers(&self) -> MutexGuard<'_, Sharers> {
+        self.sharers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn roster(&self) -> MutexGuard<'_, Roster> {

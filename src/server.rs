@@ -334,6 +334,7 @@ impl Server {
             own,
             load,
             admission.clone(),
+            directory.clone(),
             fleet,
             metrics,
             readiness.clone(),

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use ncs_serve::admission::rolls::{Share, Use};
 
 use super::beat::Name;
+use super::rendezvous::{hash, weight};
 use books::Books;
 use local::{Local, REPEAT};
 pub use wire::Unfit;
@@ -369,24 +370,6 @@ fn owner(peers: &BTreeMap<Name, Peer>, holder: u128) -> Option<Name> {
         .iter()
         .max_by_key(|(_, peer)| weight(peer.hash, holder));
     best.map(|(name, _)| name.clone())
-}
-
-/// The part of a weight that is of the server.
-fn hash(name: &Name) -> u64 {
-    let hash = blake3::hash(name.as_str().as_bytes());
-    let (first, _) = hash.as_bytes().split_at(8);
-    u64::from_le_bytes(first.try_into().expect("it has 32 bytes"))
-}
-
-/// All servers have to agree on it. The factors are those of SplitMix64, the second shift is not.
-fn weight(server: u64, holder: u128) -> u64 {
-    let half = |part| u64::try_from(part & u128::from(u64::MAX)).expect("it is masked");
-    let [low, high] = [holder, holder >> 64].map(half);
-    let mut mixed = server ^ low ^ high.rotate_left(32);
-    for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(factor);
-    }
-    mixed ^ (mixed >> 31)
 }
 
 /// The longest silence towards a server that was told of a use.

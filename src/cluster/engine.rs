@@ -37,6 +37,17 @@ pub enum Kind {
 pub enum Topic {
     /// Holders with limits ([`counts`](super::counts)).
     Counts = 1,
+    /// Peers that serve others ([`sharers`](super::sharers)).
+    Sharers = 2,
+}
+
+impl Topic {
+    /// The topic of this number, if this version has it.
+    pub fn of(number: u8) -> Option<Self> {
+        [Self::Counts, Self::Sharers]
+            .into_iter()
+            .find(|topic| *topic as u8 == number)
+    }
 }
 
 /// The longest message, in bytes.

@@ -3,8 +3,9 @@
 use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::beat::Beat;
-use super::counts::Tally;
+use super::counts;
 use super::roster::Change;
+use super::sharers;
 use crate::telemetry::register;
 
 /// Counters of beats, and a row for each server that lives.
@@ -39,6 +40,8 @@ pub struct Metrics {
     lost: IntGauge,
     /// Holders here, owned and shared.
     holders: [IntGauge; 3],
+    /// Peers that serve: those here, owned and found.
+    sharers: [IntGauge; 3],
     viewers: IntGaugeVec,
     viewers_max: IntGaugeVec,
     busy: GaugeVec,
@@ -68,6 +71,14 @@ impl Metrics {
             "Holders of tokens with a limit: those that use this server or have a share of it, \
              those that this server counts for the fleet, and those of them that are at several \
              servers.",
+            &["kind"],
+        )?;
+        let sharers = register::gauges(
+            registry,
+            "ncserverd_cluster_sharers",
+            "Peers that serve others: those of this server of which other servers are told, those \
+             of all servers that this one keeps for the fleet, and those of other servers that it \
+             may name to its viewers. A peer counts once for each stream.",
             &["kind"],
         )?;
         let of_server = |noun: &str, help: &str| {
@@ -121,6 +132,7 @@ impl Metrics {
             config_up,
             changes,
             holders: ["here", "owned", "shared"].map(|kind| holders.with_label_values(&[kind])),
+            sharers: ["here", "owned", "found"].map(|kind| sharers.with_label_values(&[kind])),
             lost: register::gauge(
                 registry,
                 "ncserverd_cluster_lost_members",
@@ -166,10 +178,13 @@ impl Metrics {
     }
 
     /// Shows how many holders are counted.
-    pub(super) fn set_holders(&self, tally: Tally) {
-        let counts = [tally.here, tally.owned, tally.shared];
-        let gauges = self.holders.iter().zip(counts);
-        gauges.for_each(|(gauge, count)| gauge.set(number(count)));
+    pub(super) fn set_holders(&self, tally: counts::Tally) {
+        set_all(&self.holders, [tally.here, tally.owned, tally.shared]);
+    }
+
+    /// Shows how many peers that serve are known.
+    pub(super) fn set_sharers(&self, tally: sharers::Tally) {
+        set_all(&self.sharers, [tally.here, tally.owned, tally.found]);
     }
 
     /// Counts a change, and forgets a server that is gone.
@@ -184,6 +199,11 @@ impl Metrics {
         }
         let _ = self.busy.remove_label_values(&server);
     }
+}
+
+fn set_all<const N: usize>(gauges: &[IntGauge; N], counts: [usize; N]) {
+    let pairs = gauges.iter().zip(counts);
+    pairs.for_each(|(gauge, count)| gauge.set(number(count)));
 }
 
 fn number(count: usize) -> i64 {
