@@ -10,6 +10,8 @@ mod counted;
 #[path = "fleet/listed.rs"]
 mod listed;
 mod program;
+#[path = "fleet/sharers.rs"]
+mod sharers;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
