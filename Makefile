@@ -11,8 +11,8 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-fleets bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
 	bench-viewers bench-abr bench-live bench-overload smoke-overload bench-profile \
-	smoke smoke-abr kills nodes outages outages-bundle check-aarch64 check-fuzz fuzz gpu-bundle \
-	circles package dependencies screenshots
+	smoke smoke-abr kills nodes outages outages-bundle mixed record-exchange check-aarch64 \
+	check-fuzz fuzz gpu-bundle circles package dependencies screenshots
 
 all: check test
 
@@ -251,6 +251,20 @@ OUTAGE_SECONDS ?= 600
 # there.
 outages-bundle:
 	python3 deploy/outages-bundle.py
+
+# Programs of the tag or commit FROM and of this tree serve each other, on paths that lose a tenth of
+# all packets, as relays, and in one fleet. Builds the former below mixed/ in the target folder, once.
+mixed:
+	programs=$$(CARGO="$(CARGO)" tools/programs-of.sh "$(FROM)") && \
+		NATS_SERVER=$$(tools/nats.sh) NCTEST_REQUIRE_ALL=1 \
+		OLD_NCPEER=$$programs/ncpeer OLD_NCSERVERD=$$programs/ncserverd \
+		$(CARGO) test --locked --release --test versions -- --ignored --nocapture --test-threads 1 mixed::
+
+# Writes tests/versions/VERSION.txt: what the programs of a release, which this tree has to be, say to
+# each other. `make test` plays it to later programs.
+record-exchange:
+	RECORD_VERSION=$(VERSION) $(CARGO) test --locked --release --test versions -- --ignored --exact \
+		--nocapture record
 
 # Measures how many viewers this host serves, and what each thousand takes. VIEWERS="--viewers 10000
 # --server-cores 0-7 --viewer-cores 8-15 --backend cuda" sets options. Needs no privileges.
