@@ -97,6 +97,10 @@ pub(crate) enum ClusterCommand {
         /// Only show what changes
         #[arg(long)]
         dry_run: bool,
+        /// Agree to what changes. Without it the command asks on a terminal; elsewhere it refuses
+        /// to remove a stream or the keys of tokens
+        #[arg(long)]
+        yes: bool,
     },
     /// Print the configuration that the servers share, and which revisions are kept
     Config {

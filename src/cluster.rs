@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep_until};
 
-use beat::{Address, Beat, Load, Name, Pages, SealingKey};
+use beat::{Address, Beat, ConfigHash, Load, Name, Pages, SealingKey};
 use counts::Counts;
 use engine::{Engine, Heard, Kind, Message, Topic};
 use roster::{Change, INTERVAL, Roster};
@@ -224,6 +224,8 @@ pub struct Cluster {
 pub struct Configured {
     /// The revision in force, 0 for none.
     pub revision: Option<u64>,
+    /// Its hash.
+    pub hash: Option<ConfigHash>,
     /// The key to which secrets are sealed for this server.
     pub sealing_key: Option<SealingKey>,
 }
@@ -483,6 +485,7 @@ impl Cluster {
             is_draining: stage >= Stage::Drains,
             is_last: stage >= Stage::Leaves,
             config: configured.revision,
+            config_hash: configured.hash,
             sealing_key: configured.sealing_key,
             takes_messages: config.engine != Kind::None,
         }
@@ -596,7 +599,7 @@ impl Cluster {
             }
             Heard::Beat(beat) => {
                 self.metrics.received.inc();
-                self.hear(beat);
+                self.hear(*beat);
             }
             Heard::Unfit(unfit) => {
                 self.metrics.unfit.inc();

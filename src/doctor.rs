@@ -166,6 +166,7 @@ fn named(config: &Config) -> Vec<Check> {
     checks.extend(trust::admission(&config.admission));
     checks.extend(trust::operators(&config.telemetry));
     checks.extend(fleet::engine(&config.cluster));
+    checks.extend(fleet::document(config));
     checks
 }
 

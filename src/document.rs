@@ -18,6 +18,6 @@ mod nesting;
 mod sealing;
 mod store;
 
-pub use command::{Apply, Error as CommandError, apply, roll_back, show};
+pub use command::{Apply, Error as CommandError, apply, inspect, roll_back, show};
 pub use follow::{Following, News, Taken};
 pub use keep::Error;

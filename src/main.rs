@@ -96,11 +96,13 @@ async fn fleet(sources: &Sources, command: ClusterCommand) -> Result<(), Failure
             file,
             base,
             dry_run,
+            yes,
         } => {
             let options = document::Apply {
                 file,
                 base,
                 dry_run,
+                yes,
             };
             document::apply(sources, &options).await?;
         }

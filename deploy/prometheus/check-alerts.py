@@ -37,6 +37,8 @@ ncserverd_cluster_changes_total{change="lost"} 0
 ncserverd_cluster_changes_total{change="refused"} 0
 ncserverd_cluster_changes_total{change="restarted"} 0
 ncserverd_cluster_changes_total{change="twins"} 0
+ncserverd_cluster_config_hash 0
+ncserverd_cluster_config_newest_hash 0
 ncserverd_cluster_config_newest_revision 0
 ncserverd_cluster_config_revision 0
 ncserverd_cluster_config_up 1

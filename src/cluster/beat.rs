@@ -24,6 +24,8 @@ pub const ADDRESSES_MAX: usize = 8;
 const WAIT_MAX_S: f64 = 3600.0;
 /// The longest name and version, in bytes.
 const NAME_MAX: usize = 64;
+/// Digits of the hash of a configuration.
+const CONFIG_HASH_DIGITS: usize = 16;
 
 /// A server's state as it tells it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -62,6 +64,9 @@ pub struct Beat {
     /// it takes none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<u64>,
+    /// The hash of that revision: numbers begin anew with a store that was lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_hash: Option<ConfigHash>,
     /// The key to which secrets of that configuration are sealed for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealing_key: Option<SealingKey>,
@@ -270,6 +275,26 @@ text!(
     check_sealing_key
 );
 
+text!(
+    /// What tells a revision of the fleet's configuration from all others: the first bytes of the
+    /// BLAKE3 of what is stored, as 16 hexadecimal digits in lower case.
+    ConfigHash,
+    check_config_hash
+);
+
+impl ConfigHash {
+    /// The hash of a revision as it is stored.
+    pub fn of(bytes: &[u8]) -> Self {
+        let digits = blake3::hash(bytes).to_hex();
+        Self(digits[..CONFIG_HASH_DIGITS].to_owned())
+    }
+
+    /// Its first six bytes as a number, which a metric holds exactly.
+    pub fn number(&self) -> i64 {
+        i64::from_str_radix(&self.0[..12], 16).expect("it was checked")
+    }
+}
+
 impl SealingKey {
     /// The key of these bytes.
     pub fn of(bytes: &[u8; 32]) -> Self {
@@ -316,20 +341,28 @@ fn check_version(text: &str) -> Result<(), String> {
 }
 
 fn check_sealing_key(text: &str) -> Result<(), String> {
+    check_digits(text, 64).map_err(|digits| format!("a key has {digits}"))
+}
+
+fn check_config_hash(text: &str) -> Result<(), String> {
+    check_digits(text, CONFIG_HASH_DIGITS).map_err(|digits| format!("a hash has {digits}"))
+}
+
+fn check_digits(text: &str, count: usize) -> Result<(), String> {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    if text.len() == 64 && text.bytes().all(is_digit) {
+    if text.len() == count && text.bytes().all(is_digit) {
         Ok(())
     } else {
-        Err("a key has 64 hexadecimal digits in lower case".to_owned())
+        Err(format!("{count} hexadecimal digits in lower case"))
     }
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// The first beat of an idle server of this name.
-    pub(in crate::cluster) fn beat(server: &str) -> Beat {
+    pub(crate) fn beat(server: &str) -> Beat {
         Beat {
             server: server.parse().unwrap(),
             started_ms: 1_800_000_000_000,
@@ -346,6 +379,7 @@ pub(super) mod tests {
             is_draining: false,
             is_last: false,
             config: None,
+            config_hash: None,
             sealing_key: None,
             takes_messages: false,
         }
@@ -383,12 +417,17 @@ pub(super) mod tests {
         );
         let configured = Beat {
             config: Some(7),
+            config_hash: Some(ConfigHash::of(b"a document")),
             sealing_key: Some(key),
             ..beat
         };
         let bytes = configured.to_bytes();
-        assert!(bytes.len() < 600, "{}", bytes.len());
+        assert!(bytes.len() < 650, "{}", bytes.len());
         assert_eq!(Beat::from_bytes(&bytes), Ok(configured));
+        // As b3sum has it.
+        let hash = ConfigHash::of(b"");
+        assert_eq!(hash.as_str(), "af1349b9f5f9a1a6");
+        assert_eq!(hash.number(), 0xaf13_49b9_f5f9);
     }
 
     /// A newer version may tell more, and an older one less.
@@ -441,6 +480,9 @@ pub(super) mod tests {
             ("addresses", serde_json::json!(many)),
             ("sequence", (-1).into()),
             ("config", (-1).into()),
+            ("config_hash", "0A".repeat(8).into()),
+            ("config_hash", "0a".repeat(7).into()),
+            ("config_hash", "éé23456789abcd".into()),
             ("sealing_key", "0A".repeat(32).into()),
             ("sealing_key", "0a".into()),
             ("load", load(-0.5)),

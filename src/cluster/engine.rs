@@ -79,7 +79,7 @@ pub enum Error {
 #[derive(Debug)]
 pub enum Heard {
     /// A beat.
-    Beat(Beat),
+    Beat(Box<Beat>),
     /// A message that is not a valid beat.
     Unfit(Unfit),
     /// A message from another server.

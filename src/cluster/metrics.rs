@@ -33,6 +33,10 @@ pub struct Metrics {
     pub config_revision: IntGauge,
     /// The newest one that this server knows.
     pub config_newest: IntGauge,
+    /// The hash of the one in force, as a number, 0 for none.
+    pub config_hash: IntGauge,
+    /// The hash of the newest one.
+    pub config_newest_hash: IntGauge,
     /// Whether the last attempt to read it has succeeded.
     pub config_up: IntGauge,
     changes: IntCounterVec,
@@ -128,6 +132,17 @@ impl Metrics {
                 "ncserverd_cluster_config_newest_revision",
                 "The newest revision of the fleet's configuration that this server knows. 0 for \
                  none.",
+            )?,
+            config_hash: register::gauge(
+                registry,
+                "ncserverd_cluster_config_hash",
+                "The first six bytes of the hash of the configuration in force, as a number: two \
+                 servers with the same number have the same document. 0 for none.",
+            )?,
+            config_newest_hash: register::gauge(
+                registry,
+                "ncserverd_cluster_config_newest_hash",
+                "The same of the newest configuration that this server knows. 0 for none.",
             )?,
             config_up,
             changes,

@@ -275,7 +275,7 @@ impl Nats {
             Some(message) = self.beats.next() => match Beat::from_bytes(&message.payload) {
                 // Rights on subjects say who may speak for whom.
                 Ok(beat) if message.subject.ends_with(&format!(".{}", beat.server)) => {
-                    Heard::Beat(beat)
+                    Heard::Beat(Box::new(beat))
                 }
                 Ok(beat) => Heard::Unfit(super::beat::Unfit::Form(format!(
                     "a beat of {} came as `{}`",

@@ -46,7 +46,7 @@ pub async fn status(config: &Config, once: bool) -> Result<(), Error> {
         tokio::select! {
             heard = engine.hear() => {
                 match heard {
-                    Heard::Beat(beat) => drop(roster.hear(Instant::now(), beat)),
+                    Heard::Beat(beat) => drop(roster.hear(Instant::now(), *beat)),
                     Heard::Complaint(text) => complaint = Some(text),
                     Heard::News | Heard::Unfit(_) | Heard::Message(_) => {}
                 }
@@ -113,10 +113,11 @@ fn table(beats: &[&Beat]) -> String {
         let load = &beat.load;
         let part = f64::from(load.viewers) / f64::from(load.viewers_max.max(1));
         let count = format!("{}/{}", load.viewers, load.viewers_max);
-        let config = match beat.config {
+        let config = match (beat.config, &beat.config_hash) {
             _ if !has_config => String::new(),
-            Some(revision) => format!("  {revision}"),
-            None => "  -".to_owned(),
+            (Some(revision), Some(hash)) => format!("  {revision} {hash}"),
+            (Some(revision), None) => format!("  {revision}"),
+            (None, _) => "  -".to_owned(),
         };
         let _ = writeln!(
             text,
@@ -201,14 +202,21 @@ b        east  0.1.0    draining  ░░░░░░░░░░░░░░░�
     fn a_table_shows_which_configuration_is_in_force() {
         let one = Beat {
             config: Some(12),
+            config_hash: Some("af1349b9f5f9a1a6".parse().unwrap()),
             ..beat("a")
+        };
+        // An older version tells no hash.
+        let older = Beat {
+            config: Some(12),
+            ..beat("c")
         };
         let expected = "\
 SERVER  ZONE  VERSION  STATE     VIEWERS                                BUSY   CONFIG
-a       east  0.1.0    serving   ░░░░░░░░░░░░░░░░░░░░           0/1000    0 %  12
+a       east  0.1.0    serving   ░░░░░░░░░░░░░░░░░░░░           0/1000    0 %  12 af1349b9f5f9a1a6
 b       east  0.1.0    serving   ░░░░░░░░░░░░░░░░░░░░           0/1000    0 %  -
-2 servers, 0 viewers
+c       east  0.1.0    serving   ░░░░░░░░░░░░░░░░░░░░           0/1000    0 %  12
+3 servers, 0 viewers
 ";
-        assert_eq!(table(&[&one, &beat("b")]), expected);
+        assert_eq!(table(&[&one, &beat("b"), &older]), expected);
     }
 }

@@ -1,7 +1,9 @@
-//! The check of what carries the beats of a fleet.
+//! The checks of what carries the beats of a fleet, and of the document that its servers share.
 
 use super::Check;
 use crate::cluster::{self, engine::Kind};
+use crate::config::Config;
+use crate::document;
 
 /// Without its engine a server serves, and knows no other.
 pub(super) fn engine(config: &cluster::Config) -> Option<Check> {
@@ -17,6 +19,19 @@ pub(super) fn engine(config: &cluster::Config) -> Option<Check> {
         found,
         format!("{advice}; until then this server serves, and knows no other"),
     ))
+}
+
+/// The document that the servers share. Without it a server goes on with what it has.
+pub(super) fn document(config: &Config) -> Option<Check> {
+    if !config.cluster.config.enabled {
+        return None;
+    }
+    let (found, advice) = match on_a_runtime(document::inspect(config)) {
+        Ok(found) => return Some(Check::ok(DOCUMENT, found)),
+        Err(fault) => fault,
+    };
+    let until = "until then this server serves with its last good copy, or its own file";
+    Some(Check::warn(DOCUMENT, found, format!("{advice}; {until}")))
 }
 
 /// What was found good, or what was not, and advice.
@@ -59,6 +74,7 @@ async fn found(config: &cluster::Config) -> Found {
 }
 
 const ENGINE: &str = "cluster";
+const DOCUMENT: &str = "cluster.config";
 
 #[cfg(test)]
 mod tests {
@@ -76,6 +92,13 @@ mod tests {
         let check = engine(&config).unwrap();
         assert_eq!(check.verdict, Verdict::Warn);
         assert!(check.found.contains("nats://127.0.0.1:9"), "{check}");
+        let mut whole = Config::default();
+        assert_eq!(document(&whole), None);
+        whole.cluster = config.clone();
+        whole.cluster.config.enabled = true;
+        let check = document(&whole).unwrap();
+        assert_eq!(check.verdict, Verdict::Warn);
+        assert!(check.found.contains("not reached"), "{check}");
         config.nats.ca = Some("/nowhere/ca.pem".into());
         let check = engine(&config).unwrap();
         assert!(check.found.contains("/nowhere/ca.pem"), "{check}");

@@ -4,9 +4,9 @@
 //! A revision is written only over the one that was looked at: of two operators who write at the
 //! same time, the second is told of the first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io;
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ use super::entry::{self, DOCUMENT_BYTES_MAX, Entry, Secrets, Written};
 use super::sealing::PrivateKey;
 use super::store::{self, Newest, Store, Stored};
 use crate::admission::keys::{KeySet, SET_BYTES_MAX};
-use crate::cluster::beat::{Name, SealingKey};
+use crate::cluster::beat::{Beat, ConfigHash, Name, SealingKey};
 use crate::cluster::engine::{self, Engine, Heard, Kind};
 use crate::cluster::roster::{INTERVAL, Roster};
 use crate::cluster::{self, REACHED_WITHIN};
@@ -35,6 +35,8 @@ pub struct Apply {
     pub base: Option<u64>,
     /// Whether to show only what would change.
     pub dry_run: bool,
+    /// Whether the operator agrees to whatever changes.
+    pub yes: bool,
 }
 
 /// Why a command has not done what it should.
@@ -79,6 +81,15 @@ pub enum Error {
         base: u64,
         /// The one that is there.
         newest: u64,
+    },
+    /// Nobody has agreed to what is lost.
+    #[error("nothing is written: {}", match removed.as_slice() {
+        [] => "you did not agree".to_owned(),
+        removed => format!("this removes {}; agree with --yes", removed.join(", ")),
+    })]
+    NotAgreed {
+        /// What is removed.
+        removed: Vec<String>,
     },
     /// The store fails.
     #[error("the store of the configuration: {0}")]
@@ -167,8 +178,113 @@ pub async fn apply(sources: &Sources, options: &Apply) -> Result<(), Error> {
             "nothing changes: revision {base} stays\n"
         ))?);
     }
+    let removed = removed(before.as_ref(), &entry);
+    match consent(&removed, before.is_some(), options, is_dialog()) {
+        Consent::Given => {}
+        Consent::Asked if agrees()? => {}
+        Consent::Asked => {
+            return Err(Error::NotAgreed {
+                removed: Vec::new(),
+            });
+        }
+        Consent::Missing => return Err(Error::NotAgreed { removed }),
+    }
     let replicas = config.cluster.config.replicas;
     session.write(base, bytes, replicas).await
+}
+
+/// Whether an operator agrees to what a document changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Consent {
+    Given,
+    /// He is there, and is asked.
+    Asked,
+    Missing,
+}
+
+/// On a terminal, whoever has not named the revision that he looked at sees only now what changes,
+/// and is asked. A script is not, unless viewers lose something: it would have to agree each time,
+/// and that would mean nothing.
+fn consent(removed: &[String], has_before: bool, options: &Apply, is_dialog: bool) -> Consent {
+    let is_unseen = has_before && options.base.is_none();
+    match (options.yes, is_dialog) {
+        (true, _) => Consent::Given,
+        (false, true) if is_unseen || !removed.is_empty() => Consent::Asked,
+        (false, false) if !removed.is_empty() => Consent::Missing,
+        (false, _) => Consent::Given,
+    }
+}
+
+/// Whether somebody reads what is printed, and can answer.
+fn is_dialog() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
+}
+
+fn agrees() -> io::Result<bool> {
+    console::print("Apply this? Only \"yes\" counts: ")?;
+    let mut answer = String::new();
+    // More than a line is no answer.
+    io::stdin()
+        .lock()
+        .take(ANSWER_BYTES_MAX)
+        .read_line(&mut answer)?;
+    Ok(answer.trim() == "yes")
+}
+
+/// The streams that a document takes away, and the keys of tokens if it leaves none.
+fn removed(before: Option<&Entry>, after: &Entry) -> Vec<String> {
+    let names = |entry: &Entry| {
+        let table = entry.shown().unwrap_or_default();
+        let section = |name: &str| table.get(name).and_then(Value::as_table).cloned();
+        let streams = section("stream").unwrap_or_default();
+        let mut names: BTreeSet<String> = streams
+            .keys()
+            .map(|name| format!("stream.{name}"))
+            .collect();
+        if section("admission").is_some_and(|admission| admission.contains_key("keys")) {
+            names.insert("admission.keys".to_owned());
+        }
+        names
+    };
+    let before = before.map(names).unwrap_or_default();
+    before.difference(&names(after)).cloned().collect()
+}
+
+/// What a server with this configuration finds in the store, or why it finds nothing, and advice.
+pub async fn inspect(config: &Config) -> Result<String, (String, &'static str)> {
+    let session = Session::open(config, "ncserverd doctor").await;
+    let session = session.map_err(|error| {
+        let advice = "check that NATS runs, and what `cluster.nats` names";
+        (error.to_string(), advice)
+    })?;
+    // NATS answers nothing where a right is missing.
+    let newest = session.store.newest().await.map_err(|error| {
+        let advice = "check that JetStream is on at NATS, and that this server may publish \
+                      $JS.API.STREAM.MSG.GET.KV_SUBJECT_config (docs/fleet.md)";
+        (error.to_string(), advice)
+    })?;
+    let stored = match newest {
+        Newest::Revision(stored) => stored,
+        Newest::Nothing => return Ok("it can be read; nothing was applied yet".to_owned()),
+        Newest::Deleted(revision) => {
+            let found = format!("revision {revision} has deleted the document");
+            return Err((found, "apply one again: `ncserverd cluster apply`"));
+        }
+    };
+    let again = "apply the document again: `ncserverd cluster apply`";
+    let entry = Entry::from_bytes(&stored.bytes);
+    let entry = entry.map_err(|error| {
+        let found = format!("revision {} cannot be used: {error}", stored.revision);
+        (found, again)
+    })?;
+    let line = line(&stored, Some(&entry));
+    let own = config.cluster.name.as_ref();
+    let recipients = entry.recipients();
+    if recipients.is_some_and(|sealed_to| !own.is_some_and(|own| sealed_to.contains_key(own))) {
+        let found = format!("{line}; this server has no copy of its secrets");
+        return Err((found, again));
+    }
+    Ok(format!("{line} can be read"))
 }
 
 /// Takes up an earlier revision again: the one before, unless another is named. Refuses one whose
@@ -311,8 +427,9 @@ fn head(stored: &Stored, entry: &Entry, history: &[Stored]) -> String {
 fn line(stored: &Stored, entry: Option<&Entry>) -> String {
     let at = UNIX_EPOCH + Duration::from_millis(stored.written_ms);
     let mut text = format!(
-        "revision {}, {}",
+        "revision {}, {}, {}",
         stored.revision,
+        stored.hash(),
         humantime::format_rfc3339_seconds(at)
     );
     match entry {
@@ -360,7 +477,7 @@ impl Session {
         let hear = async {
             loop {
                 if let Heard::Beat(beat) = self.engine.hear().await {
-                    self.roster.hear(Instant::now(), beat);
+                    self.roster.hear(Instant::now(), *beat);
                 }
             }
         };
@@ -378,6 +495,7 @@ impl Session {
 
     /// Writes a revision, and tells which servers have taken it. Fails if not all have in time.
     async fn write(&mut self, base: u64, bytes: Vec<u8>, replicas: u8) -> Result<(), Error> {
+        let hash = ConfigHash::of(&bytes);
         let revision = match self.store.swap(base, bytes, replicas).await {
             Ok(revision) => revision,
             Err(store::Error::Moved) => {
@@ -391,7 +509,7 @@ impl Session {
         loop {
             self.listen(LOOK_EVERY).await;
             let waited = begun.elapsed();
-            let (taken, not_yet) = self.taken(revision);
+            let (taken, not_yet) = self.taken(revision, &hash);
             let is_known = waited >= 2 * INTERVAL + LATE;
             if !is_known || (!not_yet.is_empty() && waited < TAKEN_WITHIN) {
                 continue;
@@ -409,13 +527,21 @@ impl Session {
     }
 
     /// The servers that take configurations: those that have this one, and the others.
-    fn taken(&self, revision: u64) -> (Vec<&str>, Vec<&str>) {
+    fn taken(&self, revision: u64, hash: &ConfigHash) -> (Vec<&str>, Vec<&str>) {
         let beats = self.roster.members().map(|known| &known.beat);
-        let told = beats.filter_map(|beat| Some((beat.server.as_str(), beat.config?)));
-        let (taken, not_yet): (Vec<_>, Vec<_>) = told.partition(|(_, config)| *config == revision);
-        let names = |all: Vec<(_, u64)>| all.into_iter().map(|(name, _)| name).collect();
+        let takers = beats.filter(|beat| beat.config.is_some());
+        let (taken, not_yet): (Vec<&Beat>, _) = takers.partition(|beat| has(beat, revision, hash));
+        fn names(all: Vec<&Beat>) -> Vec<&str> {
+            all.into_iter().map(|beat| beat.server.as_str()).collect()
+        }
         (names(taken), names(not_yet))
     }
+}
+
+/// Whether this revision is in force on a server. An older version tells the number alone.
+fn has(beat: &Beat, revision: u64, hash: &ConfigHash) -> bool {
+    let is_same = beat.config_hash.as_ref().is_none_or(|told| told == hash);
+    beat.config == Some(revision) && is_same
 }
 
 /// Reads a document and what it names, and checks it as a server with this configuration would.
@@ -630,6 +756,7 @@ const LATE: Duration = Duration::from_millis(250);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long servers may take.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_BYTES_MAX: u64 = 80;
 /// Far above any key.
 const KEY_FILE_BYTES_MAX: u64 = 64 << 10;
 
@@ -679,6 +806,62 @@ mod tests {
         other.set_origin("live", "/etc/passwd");
         assert!(try_out(&entry.to_bytes().unwrap(), &other).is_err());
         assert!(try_out(b"{}", &secrets).is_err());
+    }
+
+    #[test]
+    fn what_viewers_lose_is_agreed_to() {
+        let entry = |text: &str| Entry::new(&text.parse().unwrap(), None);
+        let [both, one] = ["[stream.a]\n[stream.b]", "[stream.b]\n[stream.c]"].map(entry);
+        assert_eq!(removed(Some(&both), &one), ["stream.a"]);
+        assert!(removed(Some(&one), &one).is_empty() && removed(None, &one).is_empty());
+        let keys = entry("[stream.b]\n[stream.c]\n[admission]\nkeys = \"https://a.example/\"");
+        assert_eq!(removed(Some(&keys), &one), ["admission.keys"]);
+        assert!(removed(Some(&one), &keys).is_empty());
+
+        let options = |base: Option<u64>, yes: bool| Apply {
+            file: PathBuf::new(),
+            base,
+            dry_run: false,
+            yes,
+        };
+        let lost = vec!["stream.a".to_owned()];
+        for (removed, has_before, options, is_dialog, expected) in [
+            (&lost, true, options(None, false), false, Consent::Missing),
+            (
+                &lost,
+                true,
+                options(Some(1), false),
+                false,
+                Consent::Missing,
+            ),
+            (&lost, true, options(Some(1), false), true, Consent::Asked),
+            (&lost, true, options(None, true), false, Consent::Given),
+            (&lost, true, options(None, true), true, Consent::Given),
+            (&vec![], true, options(None, false), true, Consent::Asked),
+            (&vec![], true, options(Some(1), false), true, Consent::Given),
+            (&vec![], true, options(None, false), false, Consent::Given),
+            // Nothing is there that could be overwritten.
+            (&vec![], false, options(None, false), true, Consent::Given),
+        ] {
+            let found = consent(removed, has_before, &options, is_dialog);
+            assert_eq!(found, expected, "{removed:?} {options:?} {is_dialog}");
+        }
+    }
+
+    #[test]
+    fn a_revision_is_in_force_by_its_hash() {
+        let beat = |config: Option<u64>, hash: Option<&[u8]>| Beat {
+            config,
+            config_hash: hash.map(ConfigHash::of),
+            ..cluster::beat::tests::beat("a")
+        };
+        let hash = ConfigHash::of(b"new");
+        assert!(has(&beat(Some(1), Some(b"new")), 1, &hash));
+        // The first one of a store that was lost.
+        assert!(!has(&beat(Some(1), Some(b"old")), 1, &hash));
+        assert!(!has(&beat(Some(2), Some(b"new")), 1, &hash));
+        assert!(has(&beat(Some(1), None), 1, &hash), "an older version");
+        assert!(!has(&beat(None, None), 1, &hash));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use super::entry::Entry;
 use super::keep::{self, Kept};
 use super::store::{Newest, Store, Stored};
-use crate::cluster::beat::Name;
+use crate::cluster::beat::{ConfigHash, Name};
 use crate::cluster::{self, Cluster, Configured, engine};
 use crate::config::{Document, Loaded, Sources};
 use crate::telemetry::{MILESTONE, Readiness};
@@ -47,7 +47,7 @@ struct State {
     is_gone: bool,
     /// A revision below the one in force that was read once: a store that was made anew, or a node
     /// that is behind.
-    lower: Option<u64>,
+    lower: Option<Stored>,
     /// Whether the last good revision cannot be kept.
     unkept: Option<String>,
     /// Where all this is told, once the server runs.
@@ -242,8 +242,9 @@ impl Following {
         let taken = state.taken.as_ref();
         let is_lower = taken.is_some_and(|taken| revision < taken.revision);
         let is_same = taken.is_some_and(|taken| taken == stored);
-        let was_read = state.lower == Some(revision);
-        state.lower = is_lower.then_some(revision);
+        // Whatever its number: another one below the one in force begins to count anew.
+        let was_read = state.lower.as_ref() == Some(stored);
+        state.lower = is_lower.then(|| stored.clone());
         !is_same && (!is_lower || was_read)
     }
 
@@ -350,10 +351,16 @@ impl Following {
         if let Some((cluster, _)) = &state.cluster {
             // Nobody can come to a revision that was deleted.
             let newest = match &newest {
-                Newest::Revision(stored) => stored.revision,
-                Newest::Nothing | Newest::Deleted(_) => in_force,
+                Newest::Revision(stored) => Some(stored),
+                Newest::Nothing | Newest::Deleted(_) => state.taken.as_ref(),
             };
-            cluster.metrics().config_newest.set(number(newest));
+            let metrics = cluster.metrics();
+            metrics
+                .config_newest
+                .set(newest.map_or(0, |stored| number(stored.revision)));
+            metrics
+                .config_newest_hash
+                .set(newest.map_or(0, |stored| stored.hash().number()));
         }
         drop(state);
         self.say();
@@ -380,10 +387,14 @@ impl Following {
             return;
         };
         let revision = state.taken.as_ref().map_or(0, |taken| taken.revision);
+        let hash = state.taken.as_ref().map(Stored::hash);
+        let hash_number = hash.as_ref().map_or(0, ConfigHash::number);
         let metrics = cluster.metrics();
         metrics.config_revision.set(number(revision));
+        metrics.config_hash.set(hash_number);
         if metrics.config_newest.get() == 0 {
             metrics.config_newest.set(number(revision));
+            metrics.config_newest_hash.set(hash_number);
         }
         metrics.config_up.set(i64::from(state.unread.is_none()));
         let complaint = match (&state.refused, &state.unread, &state.unkept) {
@@ -403,6 +414,7 @@ impl Following {
         }
         let configured = Configured {
             revision: Some(revision),
+            hash,
             sealing_key: Some(self.kept.key().public()),
         };
         cluster.configured(configured);
@@ -471,6 +483,34 @@ mod tests {
         assert!(is_quiet(&mut news));
         read(3);
         assert_eq!(following.next(&mut news).await.revision(), 3);
+    }
+
+    /// A number is no identity: a store that was made anew begins at 1 again.
+    #[tokio::test]
+    async fn a_revision_is_known_by_its_hash_and_not_by_its_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let following = following(folder.path());
+        let mut news = following.news();
+        let read = |revision, document: &str| {
+            following.note_read(Newest::Revision(stored(revision, document)));
+        };
+        let other = DOCUMENT.replace("stream.a", "stream.b");
+        read(2, DOCUMENT);
+        let taken = following.next(&mut news).await;
+        following.note_taken(taken, true);
+        // A node that is behind has no other document under the number of the newest one.
+        read(2, &other);
+        let taken = following.next(&mut news).await;
+        assert_eq!(taken.stored.hash(), stored(2, &other).hash());
+        following.note_taken(taken, true);
+        // Two different ones below it are not one that stays.
+        let is_quiet = |news: &mut News| following.next(news).now_or_never().is_none();
+        read(1, DOCUMENT);
+        assert!(is_quiet(&mut news));
+        read(1, &other);
+        assert!(is_quiet(&mut news));
+        read(1, &other);
+        assert_eq!(following.next(&mut news).await.revision(), 1);
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 
 use super::entry::ENTRY_BYTES_MAX;
-use crate::cluster::beat::Name;
+use crate::cluster::beat::{ConfigHash, Name};
 
 /// A revision as it is in the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,13 @@ pub(super) struct Stored {
     /// When it was written, in milliseconds since 1970, by the clock of NATS.
     pub(super) written_ms: u64,
     pub(super) bytes: Bytes,
+}
+
+impl Stored {
+    /// What tells it from revisions of the same number in another store.
+    pub(super) fn hash(&self) -> ConfigHash {
+        ConfigHash::of(&self.bytes)
+    }
 }
 
 /// What is in the store.

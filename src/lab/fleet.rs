@@ -639,6 +639,7 @@ impl Server {
             is_last: false,
             takes_messages: false,
             config: None,
+            config_hash: None,
             sealing_key: None,
         }
     }

@@ -97,7 +97,7 @@ impl Shared {
 
     fn apply(&self, text: &str) -> String {
         let file = self.file("document.toml", text);
-        self.done(&["apply", file.to_str().unwrap()])
+        self.done(&["apply", "--yes", file.to_str().unwrap()])
     }
 
     /// Waits until the origin was asked for `/a.bin` with this header.
@@ -224,7 +224,7 @@ fn a_document_reaches_all_servers_without_a_restart() {
     assert!(
         status
             .lines()
-            .all(|line| !line.starts_with("one ") || line.ends_with("  1")),
+            .all(|line| !line.starts_with("one ") || line.contains(" %  1 ")),
         "{status}"
     );
     let shown = shared.done(&["config"]);
@@ -265,7 +265,7 @@ fn a_document_reaches_all_servers_without_a_restart() {
         let text = first.clone() + &shared.document(stream, "");
         let file = shared.file(&format!("{stream}.toml"), &text);
         shared
-            .operator(&["apply", file.to_str().unwrap()])
+            .operator(&["apply", "--yes", file.to_str().unwrap()])
             .spawn()
             .unwrap()
     });
@@ -483,6 +483,30 @@ fn a_server_starts_without_a_document_that_does_not_start() {
     assert!(gets(&one, "/news/a.bin", &[]));
 }
 
+/// The numbers of a store that was lost begin anew: what is in force is known by its hash.
+#[test]
+fn a_store_that_was_made_anew_is_not_the_one_before() {
+    let Some(mut shared) = Shared::start() else {
+        return;
+    };
+    let one = Server::start(&shared.settings("one", "1s"));
+    shared.apply(&shared.document("news", ""));
+    let before = value(one.metrics, "hash");
+    assert!(before > 0.0 && before == value(one.metrics, "newest_hash"));
+    drop(shared.node.take());
+    std::fs::remove_dir_all(shared.folder.path().join("store")).unwrap();
+    shared.run();
+    // The same number, and another document: `apply` waits until that is in force.
+    let said = shared.apply(&shared.document("sports", ""));
+    assert!(
+        said.contains("revision 1 is applied\nin force on one\n"),
+        "{said}"
+    );
+    assert!(gets(&one, "/sports/a.bin", &[]) && !gets(&one, "/news/a.bin", &[]));
+    let after = value(one.metrics, "hash");
+    assert!(after != before && after == value(one.metrics, "newest_hash"));
+}
+
 /// The rights of docs/fleet.md suffice for a server, and let it write nothing. Those of an operator
 /// suffice for all commands.
 #[test]
@@ -499,6 +523,9 @@ fn a_server_needs_few_rights() {
         { user: one, password: hidden, permissions: {
             publish: [ \"ncserverd.beat.one\", \"$JS.API.STREAM.MSG.GET.KV_ncserverd_config\" ]
             subscribe: [ \"ncserverd.beat.*\", \"ncserverd.config\", \"_INBOX.>\" ] } }
+        { user: nobody, password: hidden, permissions: {
+            publish: [ \"ncserverd.beat.one\" ]
+            subscribe: [ \"ncserverd.beat.*\", \"_INBOX.>\" ] } }
     ] }";
     let (file, password) = (
         shared.file("nats.conf", rights),
@@ -531,8 +558,41 @@ fn a_server_needs_few_rights() {
     one.await_ready(false);
     let (said, code) = run("operator", &["config"]);
     assert!(code == Some(0) && said.contains("# revision 1, "), "{said}");
+    // The one that `cluster status` and the beats tell.
+    let hash = said.split([',', '\n']).nth(1).unwrap().trim().to_owned();
+    let (status, _) = run("operator", &["status", "--once"]);
+    assert!(
+        hash.len() == 16 && status.contains(&format!("  1 {hash}")),
+        "{hash} {status}"
+    );
+    let number = f64::from(u32::from_str_radix(&hash[..8], 16).unwrap()) * 65_536.0
+        + f64::from(u32::from_str_radix(&hash[8..12], 16).unwrap());
+    assert_eq!(value(one.metrics, "hash"), number);
+    assert_eq!(value(one.metrics, "newest_hash"), number);
+    // What a server finds with its own rights, and somebody who has none.
+    let doctor = |user: &str| {
+        let mut command = Command::new(program("ncserverd"));
+        command.env_clear().arg("doctor");
+        let settings = [shared.settings("one", "1h"), of(user).to_vec()].concat();
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
+        let folder = format!("cluster.config.directory={}", store.display());
+        told(&command.args(["--set", &folder]).output().unwrap()).0
+    };
+    let said = doctor("one");
+    assert!(said.contains(&format!("revision 1, {hash}, ")), "{said}");
+    let said = doctor("nobody");
+    assert!(
+        said.contains("may publish $JS.API.STREAM.MSG.GET"),
+        "{said}"
+    );
+    // Without a terminal, a stream goes only if the operator agrees.
     std::fs::write(&document, shared.document("other", "")).unwrap();
     let (said, code) = run("operator", &apply);
+    assert!(
+        code == Some(1) && said.contains("this removes stream.news; agree with --yes"),
+        "{said}"
+    );
+    let (said, code) = run("operator", &["apply", apply[1], "--yes"]);
     assert_eq!(code, Some(0), "{said}");
     let (said, code) = run("operator", &["rollback"]);
     assert!(

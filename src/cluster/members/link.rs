@@ -227,7 +227,7 @@ impl Link {
             return Heard::Message(Message::read(self.member.name.clone(), content));
         }
         match Beat::from_bytes(bytes) {
-            Ok(beat) if beat.server == self.member.name => Heard::Beat(beat),
+            Ok(beat) if beat.server == self.member.name => Heard::Beat(Box::new(beat)),
             Ok(beat) => Heard::Unfit(Unfit::Form(format!(
                 "a beat of {} came from {}",
                 beat.server, self.member.name
