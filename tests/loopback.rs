@@ -34,7 +34,7 @@ struct Server {
     _directory: tempfile::TempDir,
     _settings: watch::Sender<encoder::Config>,
     _arrivals: broadcast::Sender<Arrival>,
-    _drain: watch::Sender<Option<Duration>>,
+    _drain: watch::Sender<Option<endpoint::Departure>>,
     _device: device::Thread,
 }
 

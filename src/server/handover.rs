@@ -8,7 +8,7 @@
 //!
 //! | to the process that serves | to the next one |
 //! |---|---|
-//! | `hello` | `port` with the sockets of an address, for each; `listener`, for each; `welcome`; or `refused` |
+//! | `hello` | `port` with the sockets of each address, each `listener`, `welcome`; or `refused` |
 //! | `more` | `objects` with a parcel of objects ([`parcel`]), or `all` |
 //! | `serves` | `leaves`; when it has ended, the connection ends |
 //!
@@ -327,7 +327,11 @@ impl Handover {
         let FromNext::Hello { form, version } = hello else {
             return Err(Error::Message);
         };
-        tracing::info!(name: MILESTONE, version, "another process is to take the place of this one");
+        tracing::info!(
+            name: MILESTONE,
+            version,
+            "another process is to take the place of this one",
+        );
         let refusal = self.refusal(form).await;
         if let Some(reason) = refusal {
             channel

@@ -283,7 +283,9 @@ export class LocalClient extends EventTarget implements Client {
           console.warn(`a server has named ${event.url}, which is not connected`);
           return this.peer.disconnected(event.source, false);
         }
-        return this.connect(event.source, server, NAMED_MS);
+        // Another process at the same address shows the same certificates.
+        const isSame = by && placeOf(by) === placeOf(server);
+        return this.connect(event.source, isSame ? by : server, NAMED_MS);
       }
       case 'rest': {
         const connection = this.connections.get(event.source);

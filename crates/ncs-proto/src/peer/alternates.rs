@@ -478,7 +478,7 @@ impl Alternates {
             used.is_some_and(|used| used.stands_in)
         };
         let homes = self.homes.keys();
-        let homes = homes.chain(self.used.keys().filter(|id| stands_in(*id)));
+        let homes = homes.chain(self.used.keys().filter(|id| stands_in(id)));
         let homes_settled = homes.into_iter().any(settled);
         let kept = self.used.keys().copied().find(settled);
         if !homes_settled && kept.is_none() {
