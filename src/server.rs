@@ -301,6 +301,8 @@ impl Server {
         let own = cluster::Own::new(&config.cluster, &identity);
         let (endpoint, session) = (&config.endpoint, config.session);
         let links = own.links();
+        // Created last, so that it is dropped before the parts end if the start fails.
+        let closing = supervisor.closing();
         let ports = Arc::new(match inherited {
             Some(inherited) => inherited.ports(&config)?,
             None => Ports::open(endpoint, config.server.handover.is_some())?,
@@ -320,8 +322,6 @@ impl Server {
             aside: &aside,
             supervisor: &supervisor,
         };
-        // Created last, so that it is dropped before the parts end if the start fails.
-        let closing = supervisor.closing();
         let front = Front::open(parts, registry, &readiness).await?;
         let (headroom, counts) = (front.headroom().clone(), front.counts().clone());
         let places = endpoint.connections_max.limit();

@@ -309,6 +309,8 @@ impl Relay {
         let (endpoint, session) = (&config.endpoint, config.session);
         // A relay signs no tickets, so it names no peers.
         let directory = Directory::new(directory::Metrics::new(registry)?);
+        // Created last, so that it is dropped before the parts end if the start fails.
+        let closing = supervisor.closing();
         let ports = Ports::open(endpoint, false)?;
         let parts = FrontParts {
             endpoint,
@@ -326,8 +328,6 @@ impl Relay {
             aside: &aside,
             supervisor: &supervisor,
         };
-        // Created last, so that it is dropped before the parts end if the start fails.
-        let closing = supervisor.closing();
         let front = Front::open(parts, registry, readiness).await?;
         if let Some(address) = front.addresses().first().filter(|_| config.offers) {
             client.offer(address.port(), fingerprint).await?;

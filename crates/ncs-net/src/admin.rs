@@ -784,7 +784,7 @@ mod tests {
         let (listener, _readiness) = started();
         let address = listener.address();
         drop(listener);
-        assert!(std::net::TcpListener::bind(address).is_ok());
+        assert!(TcpListener::bind(address).is_ok());
     }
 
     #[test]

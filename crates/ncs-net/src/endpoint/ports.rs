@@ -109,7 +109,7 @@ impl Ports {
         }
         let is_odd = |port: &&Port| {
             let sockets = port.sockets.len();
-            sockets == 0 || sockets % usize::from(PROCESSES) != 0 || sockets > SOCKETS_MAX
+            sockets == 0 || !sockets.is_multiple_of(usize::from(PROCESSES)) || sockets > SOCKETS_MAX
         };
         if let Some(port) = ports.iter().find(is_odd) {
             return Err(NotTaken::Parts(port.sockets.len()));
