@@ -6,40 +6,29 @@ them stripped to .gpu-tests/, and packs that folder into .gpu-tests.tar.xz.
                                      packed only by name
 """
 
-import json
-import lzma
 import pathlib
 import shutil
 import subprocess
 import sys
-import tarfile
+
+from bundle import artifacts, pack
 
 # Benchmarks that start the programs.
 BENCHES = ["viewers", "overload"]
 BUNDLE = pathlib.Path(".gpu-tests")
 ARCHIVE = pathlib.Path(".gpu-tests.tar.xz")
-# More than this is refused by places that files have to pass.
-ARCHIVE_BYTES_MAX = 60_000_000
-# Most of an executable's bytes are common to all, but further back than the usual window reaches.
-XZ = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 256 << 20}]
 
 
 def built(*arguments):
     """What cargo built, as (name, path): tests by kind and name, programs by name. Tests of a tool
     have the tool's name in front, because two of them may be called alike."""
-    command = ["cargo", *arguments, "--locked", "--profile", "release", "--message-format=json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cargo:
-        messages = [json.loads(line) for line in cargo.stdout]
-    if cargo.returncode != 0:
-        sys.exit(cargo.returncode)
-    for message in messages:
-        if message.get("reason") == "compiler-artifact" and message.get("executable"):
-            target = message["target"]
-            kind, name = target["kind"][0], target["name"]
-            tool = pathlib.Path(message["manifest_path"]).parent
-            if kind == "test" and tool.parent.name == "tools":
-                name = f"{tool.name}-{name}"
-            yield f"{kind}-{name}" if message["profile"]["test"] else f"bin/{name}", message["executable"]
+    for message in artifacts("cargo", *arguments, "--locked", "--profile", "release"):
+        target = message["target"]
+        kind, name = target["kind"][0], target["name"]
+        tool = pathlib.Path(message["manifest_path"]).parent
+        if kind == "test" and tool.parent.name == "tools":
+            name = f"{tool.name}-{name}"
+        yield f"{kind}-{name}" if message["profile"]["test"] else f"bin/{name}", message["executable"]
 
 
 def wanted(name):
@@ -59,9 +48,4 @@ for name, path in executables:
 for path in sorted(BUNDLE.rglob("*")):
     if path.is_file():
         print(f"{path.stat().st_size / 1e6:6.1f} MB  {path}", flush=True)
-with lzma.open(ARCHIVE, "wb", filters=XZ) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
-    archive.add(BUNDLE)
-size = ARCHIVE.stat().st_size
-print(f"{size / 1e6:6.1f} MB  {ARCHIVE}")
-if size > ARCHIVE_BYTES_MAX:
-    sys.exit(f"{ARCHIVE} is larger than {ARCHIVE_BYTES_MAX / 1e6:.0f} MB; name the tests that are to travel")
+pack(BUNDLE, ARCHIVE, "; name the tests that are to travel")

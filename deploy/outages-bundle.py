@@ -7,20 +7,16 @@ Needs the programs of Debian (iproute2, nftables, nginx), cc, and NATS_SERVER or
 CONTRIBUTING.md says how to run it there.
 """
 
-import json
-import lzma
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-import tarfile
+
+from bundle import artifacts, pack
 
 BUNDLE = pathlib.Path(".outages")
 ARCHIVE = pathlib.Path(".outages.tar.xz")
-# More than this is refused by places that files have to pass.
-ARCHIVE_BYTES_MAX = 60_000_000
-XZ = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]
 # What the test starts; the host's own come first there.
 PROGRAMS = ["ip", "tc", "nft", "nginx", "unshare", "kill"]
 # The C library is that of the host.
@@ -30,15 +26,7 @@ OF_THE_HOST = ("linux-vdso", "ld-linux", "libc.so", "libm.so", "libpthread.so", 
 def built():
     """The paths of the test and of the server."""
     command = ["cargo", "test", "--locked", "--release", "--test", "outages", "--no-run"]
-    with subprocess.Popen([*command, "--message-format=json"], stdout=subprocess.PIPE, text=True) as cargo:
-        messages = [json.loads(line) for line in cargo.stdout]
-    if cargo.returncode != 0:
-        sys.exit(cargo.returncode)
-    return {
-        message["target"]["name"]: message["executable"]
-        for message in messages
-        if message.get("reason") == "compiler-artifact" and message.get("executable")
-    }
+    return {message["target"]["name"]: message["executable"] for message in artifacts(*command)}
 
 
 def libraries(program):
@@ -86,9 +74,4 @@ commit = subprocess.run(
     ["git", "describe", "--always", "--dirty"], check=True, capture_output=True, text=True
 ).stdout
 (BUNDLE / "commit").write_text(commit)
-with lzma.open(ARCHIVE, "wb", filters=XZ) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
-    archive.add(BUNDLE)
-size = ARCHIVE.stat().st_size
-print(f"{size / 1e6:6.1f} MB  {ARCHIVE}")
-if size > ARCHIVE_BYTES_MAX:
-    sys.exit(f"{ARCHIVE} is larger than {ARCHIVE_BYTES_MAX / 1e6:.0f} MB")
+pack(BUNDLE, ARCHIVE)
