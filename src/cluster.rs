@@ -12,12 +12,15 @@
 pub mod beat;
 pub mod counts;
 pub mod engine;
+pub mod entries;
 pub mod members;
 pub mod nats;
 pub mod roster;
 pub mod sharers;
 
 mod metrics;
+#[cfg(test)]
+mod network;
 mod rendezvous;
 mod table;
 

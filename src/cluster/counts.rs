@@ -27,10 +27,10 @@ use std::time::{Duration, Instant};
 use ncs_serve::admission::rolls::{Share, Use};
 
 use super::beat::Name;
+use super::entries::Unfit;
 use super::rendezvous::{hash, weight};
 use books::Books;
 use local::{Local, REPEAT};
-pub use wire::Unfit;
 use wire::{Head, Message, SHARES_MAX, Told};
 
 /// The time between two rounds.

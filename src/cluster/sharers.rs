@@ -27,10 +27,10 @@ use ncs_serve::directory::{Circle, SHARERS_MAX, Sharer};
 use rand::rngs::StdRng;
 
 use super::beat::Name;
+use super::entries::Unfit;
 use super::rendezvous::{hash, weight};
 use asked::Asked;
 use owned::{Owned, SERVER_MAX};
-pub use wire::Unfit;
 use wire::{ASKED_MAX, Found, Message, ServerId, batches, found_bytes, told_bytes};
 
 /// Parts into which circles are divided among servers.

@@ -5,6 +5,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
 use crate::cluster::counts::books::{PATIENCE, STRICT_FOR};
+use crate::cluster::network::{Network, name};
 use crate::cluster::roster::DEAD_AFTER;
 
 /// Beats come every two seconds.
@@ -32,23 +33,11 @@ struct Server {
     heard: BTreeMap<Name, Instant>,
 }
 
-struct Letter {
-    at: Instant,
-    from: usize,
-    to: usize,
-    bytes: Vec<u8>,
-}
-
 struct Fleet {
     begun: Instant,
     now: Instant,
     servers: Vec<Server>,
-    letters: Vec<Letter>,
-    random: StdRng,
-    /// The parts of messages that are lost, that come twice, and that take up to two seconds.
-    losses: f64,
-    repeats: f64,
-    delays: f64,
+    network: Network,
     limit: Option<u32>,
     rate: Option<u64>,
     /// Bytes a second that the holder would spend at each server.
@@ -56,10 +45,6 @@ struct Fleet {
     opened: u32,
     closed: Vec<u32>,
     refused: u32,
-}
-
-fn name(number: usize) -> Name {
-    format!("s{number}").parse().unwrap()
 }
 
 impl Fleet {
@@ -78,11 +63,7 @@ impl Fleet {
             begun: now,
             now,
             servers: (0..count).map(server).collect(),
-            letters: Vec::new(),
-            random: StdRng::seed_from_u64(7),
-            losses: 0.0,
-            repeats: 0.0,
-            delays: 0.0,
+            network: Network::new(7),
             limit: Some(limit),
             rate: None,
             hunger: 0,
@@ -201,12 +182,7 @@ impl Fleet {
                 self.round(number);
             }
         }
-        let (come, later) = std::mem::take(&mut self.letters)
-            .into_iter()
-            .partition(|letter| letter.at <= now);
-        self.letters = later;
-        let come: Vec<Letter> = come;
-        for letter in come {
+        for letter in self.network.arrived(now) {
             if self.reach(letter.from, letter.to) {
                 let server = &mut self.servers[letter.to];
                 server
@@ -249,28 +225,7 @@ impl Fleet {
         self.servers[number].counts.round(now);
         self.apply(number);
         while let Some((to, bytes)) = self.servers[number].counts.poll_message() {
-            let to = to.as_str()[1..].parse().unwrap();
-            let copies = match (
-                self.random.random_bool(self.losses),
-                self.random.random_bool(self.repeats),
-            ) {
-                (true, _) => 0,
-                (false, true) => 2,
-                (false, false) => 1,
-            };
-            for _ in 0..copies {
-                let delay = match self.random.random_bool(self.delays) {
-                    true => Duration::from_millis(self.random.random_range(0..2000)),
-                    false => Duration::ZERO,
-                };
-                let (at, bytes) = (now + delay, bytes.clone());
-                self.letters.push(Letter {
-                    at,
-                    from: number,
-                    to,
-                    bytes,
-                });
-            }
+            self.network.send(now, number, &to, &bytes);
         }
     }
 
@@ -426,9 +381,13 @@ fn a_partition_into_parts_admits_the_limit_in_each_and_heals() {
 fn a_bad_network_closes_no_connection_within_the_limit() {
     for seed in 0..20 {
         let mut fleet = Fleet::new(5, 3);
-        fleet.random = StdRng::seed_from_u64(seed);
+        fleet.network.random = StdRng::seed_from_u64(seed);
         let mut random = StdRng::seed_from_u64(seed);
-        (fleet.losses, fleet.repeats, fleet.delays) = (0.2, 0.2, 0.2);
+        (
+            fleet.network.losses,
+            fleet.network.repeats,
+            fleet.network.delays,
+        ) = (0.2, 0.2, 0.2);
         for round in 0..600 {
             let (server, holder) = (random.random_range(0..5), random.random_range(0..30));
             // Even holders keep to the limit, odd ones do not.
@@ -457,7 +416,11 @@ fn a_bad_network_closes_no_connection_within_the_limit() {
                 }
             }
         }
-        (fleet.losses, fleet.repeats, fleet.delays) = (0.0, 0.0, 0.0);
+        (
+            fleet.network.losses,
+            fleet.network.repeats,
+            fleet.network.delays,
+        ) = (0.0, 0.0, 0.0);
         fleet.servers.iter_mut().for_each(|server| server.part = 0);
         fleet.run(DEAD_AFTER + 2 * CORRECTED_WITHIN);
         for holder in 0..30 {

@@ -11,6 +11,7 @@ use bytes::{Buf, BufMut as _};
 use ncs_serve::admission::rolls::{MARKS_MAX, Share};
 
 use crate::cluster::engine::MESSAGE_MAX;
+use crate::cluster::entries::{Unfit, all};
 
 /// The sender, and the place of a message in what it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,11 +57,6 @@ pub(super) enum Message {
     /// The sender has missed something: all uses have to be told anew.
     Again,
 }
-
-/// Bytes that are no message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no message about holders of this version")]
-pub struct Unfit;
 
 impl Message {
     /// How many of these uses one message has room for.
@@ -120,15 +116,6 @@ impl Message {
         };
         Ok((head, message))
     }
-}
-
-/// Reads entries up to the end.
-fn all<T>(bytes: &mut &[u8], read: fn(&mut &[u8]) -> Result<T, Unfit>) -> Result<Vec<T>, Unfit> {
-    let mut entries = Vec::new();
-    while !bytes.is_empty() {
-        entries.push(read(bytes)?);
-    }
-    Ok(entries)
 }
 
 impl Told {
@@ -236,12 +223,6 @@ fn flag(is_set: bool, flag: u8) -> u8 {
     if is_set { flag } else { 0 }
 }
 
-impl From<bytes::TryGetError> for Unfit {
-    fn from(_: bytes::TryGetError) -> Self {
-        Self
-    }
-}
-
 /// Shares in a message.
 pub(super) const SHARES_MAX: usize = (MESSAGE_MAX - HEAD_BYTES) / (16 + 1 + 4 + 8);
 const HEAD_BYTES: usize = 1 + 3 * 8;
@@ -256,10 +237,8 @@ const IS_STRICT: u8 = 8;
 
 #[cfg(test)]
 mod tests {
-    use rand::rngs::StdRng;
-    use rand::{RngExt as _, SeedableRng as _};
-
     use super::*;
+    use crate::cluster::entries::assert_no_bytes_do_harm;
 
     const HEAD: Head = Head {
         started_ms: 1_800_000_000_000,
@@ -360,23 +339,8 @@ mod tests {
 
     #[test]
     fn no_bytes_do_harm() {
-        let mut random = StdRng::seed_from_u64(7);
-        for message in samples() {
-            let bytes = message.write(HEAD);
-            for length in 0..bytes.len() {
-                let _ = Message::read(&bytes[..length]);
-            }
-            for _ in 0..20_000 {
-                let mut bytes = bytes.clone();
-                for _ in 0..random.random_range(1..4) {
-                    let at = random.random_range(0..bytes.len());
-                    bytes[at] = random.random();
-                }
-                if let Ok((head, message)) = Message::read(&bytes) {
-                    assert_eq!(message.write(head), bytes);
-                }
-            }
-        }
-        assert_eq!(Message::read(&[]), Err(Unfit));
+        let samples = samples().into_iter();
+        let bytes = samples.map(|message| message.write(HEAD));
+        assert_no_bytes_do_harm(bytes, Message::read, |(head, message)| message.write(head));
     }
 }

@@ -10,6 +10,7 @@ use super::owned::LASTS;
 use super::wire::FOUND_MAX;
 use super::*;
 use crate::cluster::counts::ROUND;
+use crate::cluster::network::{Network, name};
 use crate::cluster::roster::{DEAD_AFTER, INTERVAL};
 
 /// A server, as its viewers know it.
@@ -27,28 +28,12 @@ struct Server {
     named: BTreeMap<Circle, Vec<Sharer>>,
 }
 
-struct Letter {
-    at: Instant,
-    from: usize,
-    to: usize,
-    bytes: Vec<u8>,
-}
-
 struct Fleet {
     begun: Instant,
     now: Instant,
     servers: Vec<Server>,
-    letters: Vec<Letter>,
-    random: StdRng,
-    /// The parts of messages that are lost, that come twice, and that take up to two seconds.
-    losses: f64,
-    repeats: f64,
-    delays: f64,
+    network: Network,
     messages: usize,
-}
-
-fn name(number: usize) -> Name {
-    format!("s{number}").parse().unwrap()
 }
 
 /// A peer of a server. Its address says to which process of the server it is connected.
@@ -81,11 +66,7 @@ impl Fleet {
             begun: now,
             now,
             servers: (0..count).map(server).collect(),
-            letters: Vec::new(),
-            random: StdRng::seed_from_u64(seed),
-            losses: 0.0,
-            repeats: 0.0,
-            delays: 0.0,
+            network: Network::new(seed),
             messages: 0,
         };
         fleet.run(INTERVAL);
@@ -185,10 +166,7 @@ impl Fleet {
                 self.round(number);
             }
         }
-        let letters = std::mem::take(&mut self.letters).into_iter();
-        let (come, later): (Vec<Letter>, _) = letters.partition(|letter| letter.at <= now);
-        self.letters = later;
-        for letter in come {
+        for letter in self.network.arrived(now) {
             if self.reach(letter.from, letter.to) {
                 let server = &mut self.servers[letter.to];
                 let from = name(letter.from);
@@ -212,29 +190,7 @@ impl Fleet {
         self.apply(number);
         while let Some((to, bytes)) = self.servers[number].sharers.poll_message() {
             self.messages += 1;
-            let to = to.as_str()[1..].parse().unwrap();
-            let copies = match (
-                self.random.random_bool(self.losses),
-                self.random.random_bool(self.repeats),
-            ) {
-                (true, _) => 0,
-                (false, true) => 2,
-                (false, false) => 1,
-            };
-            for _ in 0..copies {
-                let delay = match self.random.random_bool(self.delays) {
-                    true => Duration::from_millis(self.random.random_range(0..2000)),
-                    false => Duration::ZERO,
-                };
-                let (at, bytes) = (now + delay, bytes.clone());
-                let from = number;
-                self.letters.push(Letter {
-                    at,
-                    from,
-                    to,
-                    bytes,
-                });
-            }
+            self.network.send(now, number, &to, &bytes);
         }
     }
 
@@ -389,7 +345,11 @@ fn a_bad_network_delays_what_is_known_and_no_more() {
     for seed in 0..20 {
         let mut fleet = Fleet::new(6, seed);
         let mut random = StdRng::seed_from_u64(seed);
-        (fleet.losses, fleet.repeats, fleet.delays) = (0.3, 0.2, 0.2);
+        (
+            fleet.network.losses,
+            fleet.network.repeats,
+            fleet.network.delays,
+        ) = (0.3, 0.2, 0.2);
         for _ in 0..400 {
             let (server, circle) = (random.random_range(0..6), Circle(random.random_range(0..5)));
             let lives = fleet.servers[server].lives;
@@ -407,7 +367,11 @@ fn a_bad_network_delays_what_is_known_and_no_more() {
             fleet.step();
             fleet.check();
         }
-        (fleet.losses, fleet.repeats, fleet.delays) = (0.0, 0.0, 0.0);
+        (
+            fleet.network.losses,
+            fleet.network.repeats,
+            fleet.network.delays,
+        ) = (0.0, 0.0, 0.0);
         fleet.servers.iter_mut().for_each(|server| server.part = 0);
         for server in 0..6 {
             if !fleet.servers[server].lives {

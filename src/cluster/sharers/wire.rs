@@ -15,6 +15,7 @@ use bytes::{Buf, BufMut as _};
 use ncs_serve::directory::{Circle, SHARERS_MAX, Sharer};
 
 use crate::cluster::engine::MESSAGE_MAX;
+use crate::cluster::entries::{Unfit, all};
 
 /// A process of a server: a hash of its name and its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,11 +34,6 @@ pub(super) enum Message {
     /// Some peers of these circles, of other servers than the one that has asked.
     Found(Vec<(Circle, Vec<Found>)>),
 }
-
-/// Bytes that are no message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no message about peers of this version")]
-pub struct Unfit;
 
 impl Message {
     pub(super) fn write(&self, from: ServerId) -> Vec<u8> {
@@ -113,18 +109,6 @@ pub(super) fn found_bytes((_, found): &(Circle, Vec<Found>)) -> usize {
     CIRCLE_BYTES + found.len() * (8 + SHARER_BYTES_MAX)
 }
 
-/// Reads entries up to the end.
-fn all<T>(
-    bytes: &mut &[u8],
-    read: impl Fn(&mut &[u8]) -> Result<T, Unfit>,
-) -> Result<Vec<T>, Unfit> {
-    let mut entries = Vec::new();
-    while !bytes.is_empty() {
-        entries.push(read(bytes)?);
-    }
-    Ok(entries)
-}
-
 fn write_circle(out: &mut Vec<u8>, circle: Circle, count: usize) {
     out.put_u128(circle.0);
     out.put_u8(u8::try_from(count).expect("they are few"));
@@ -175,12 +159,6 @@ fn read(bytes: &mut &[u8]) -> Result<Sharer, Unfit> {
     Ok(Sharer { address, identity })
 }
 
-impl From<bytes::TryGetError> for Unfit {
-    fn from(_: bytes::TryGetError) -> Self {
-        Self
-    }
-}
-
 /// Circles of one question, and peers of one in its answer: the answer takes eight messages at
 /// most.
 pub(super) const ASKED_MAX: usize = 64;
@@ -194,10 +172,8 @@ const FOUND: u8 = 3;
 
 #[cfg(test)]
 mod tests {
-    use rand::rngs::StdRng;
-    use rand::{RngExt as _, SeedableRng as _};
-
     use super::*;
+    use crate::cluster::entries::assert_no_bytes_do_harm;
 
     const FROM: ServerId = ServerId(0x0102_0304_0506_0708);
 
@@ -294,23 +270,8 @@ mod tests {
 
     #[test]
     fn no_bytes_do_harm() {
-        let mut random = StdRng::seed_from_u64(7);
-        for message in samples() {
-            let bytes = message.write(FROM);
-            for length in 0..bytes.len() {
-                let _ = Message::read(&bytes[..length]);
-            }
-            for _ in 0..20_000 {
-                let mut bytes = bytes.clone();
-                for _ in 0..random.random_range(1..4) {
-                    let at = random.random_range(0..bytes.len());
-                    bytes[at] = random.random();
-                }
-                if let Ok((from, message)) = Message::read(&bytes) {
-                    assert_eq!(message.write(from), bytes);
-                }
-            }
-        }
-        assert_eq!(Message::read(&[]), Err(Unfit));
+        let samples = samples().into_iter();
+        let bytes = samples.map(|message| message.write(FROM));
+        assert_no_bytes_do_harm(bytes, Message::read, |(from, message)| message.write(from));
     }
 }
