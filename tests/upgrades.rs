@@ -15,6 +15,7 @@ use bytesize::ByteSize;
 use ncserverd::peer::{self, Client};
 use ncserverd::tls::Trust;
 use nctest::fleet::free_address;
+use nctest::live;
 use nctest::origin::Origin;
 use nctest::program::{PATIENCE, Program, metric, serve};
 use program::program;
@@ -28,12 +29,7 @@ const HOLDS: Duration = Duration::from_secs(4);
 const LASTS: Duration = Duration::from_secs(1);
 
 fn segment(number: u32) -> Vec<u8> {
-    let mut state = number.wrapping_add(1);
-    let mut byte = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state.to_be_bytes()[0]
-    };
-    (0..SEGMENT_BYTES).map(|_| byte()).collect()
+    live::segment(number.into(), SEGMENT_BYTES)
 }
 
 async fn origin() -> Origin {

@@ -26,20 +26,11 @@ use tokio::sync::Mutex;
 use crate::BINDING;
 use crate::ground::{Ground, PATIENCE};
 
+pub(crate) use nctest::number::varint;
+
 /// Where pages connect, and their origin.
 pub(crate) const PAGE_URL: &str = "https://localhost/ncs";
 pub(crate) const ORIGIN: &str = "https://page.example";
-
-/// A number in QUIC's encoding.
-pub(crate) fn varint(value: u64) -> Vec<u8> {
-    let (length, prefix) = match value {
-        0..=0x3f => (1, 0),
-        0x40..=0x3fff => (2, 1),
-        0x4000..=0x3fff_ffff => (4, 2),
-        _ => (8, 3_u64),
-    };
-    (value | prefix << (8 * length - 2)).to_be_bytes()[8 - length..].to_vec()
-}
 
 /// The largest number that can be encoded.
 pub(crate) const HUGE: u64 = (1 << 62) - 1;

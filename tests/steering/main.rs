@@ -19,6 +19,7 @@ use ncserverd::tls::Trust;
 use nctest::exposition::Exposition;
 use nctest::fleet::{free_address, free_ports, nats_server, node};
 use nctest::http::get;
+use nctest::live;
 use nctest::program::{PATIENCE, Program, metric, serve};
 use program::program;
 use tempfile::TempDir;
@@ -34,12 +35,7 @@ const EVERY: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_secs(3);
 
 fn segment(number: u32) -> Vec<u8> {
-    let mut state = number.wrapping_add(1);
-    let mut byte = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state.to_be_bytes()[0]
-    };
-    (0..SEGMENT_BYTES).map(|_| byte()).collect()
+    live::segment(number.into(), SEGMENT_BYTES)
 }
 
 /// NATS for the servers of one test at a time: each has several, and looks at the clock.

@@ -1,8 +1,9 @@
 //! Additions that a later version may make, and that every version has to skip.
 
 use ncserverd::wire::message::{Meant, Message};
+use nctest::number::varint;
 
-use crate::record::{frame, framed, numbered};
+use crate::record::{frame, framed};
 use crate::viewer::parse;
 
 /// Whether a recorded side speaks as it did, or as a later version of it might.
@@ -35,7 +36,7 @@ impl Age {
         let body = match kind {
             HELLO => {
                 // The count of parameters is below 64, and takes a byte.
-                let parameter = [&numbered(UNKNOWN)[..], &[3], FIELD].concat();
+                let parameter = [&varint(UNKNOWN)[..], &[3], FIELD].concat();
                 [&[body[0] + 1], &body[1..], &parameter, FIELD].concat()
             }
             // Their last field may be left out, and recorded messages of these kinds have it, or

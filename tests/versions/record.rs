@@ -16,6 +16,8 @@
 
 use std::fmt::Write;
 
+use nctest::number::varint;
+
 /// Which side has sent something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -154,17 +156,6 @@ pub(crate) fn number(bytes: &[u8]) -> Option<(u64, usize)> {
     Some((value & (u64::MAX >> (66 - 8 * length)), length))
 }
 
-/// The number in this encoding.
-pub(crate) fn numbered(value: u64) -> Vec<u8> {
-    let (length, prefix) = match value {
-        0..=0x3f => (1, 0),
-        0x40..=0x3fff => (2, 1),
-        0x4000..=0x3fff_ffff => (4, 2),
-        _ => (8, 3_u64),
-    };
-    (value | prefix << (8 * length - 2)).to_be_bytes()[8 - length..].to_vec()
-}
-
 /// The type and the body of a frame that is complete, and the bytes that it takes.
 pub(crate) fn frame(bytes: &[u8]) -> Option<(u64, &[u8], usize)> {
     let (kind, first) = number(bytes)?;
@@ -176,5 +167,5 @@ pub(crate) fn frame(bytes: &[u8]) -> Option<(u64, &[u8], usize)> {
 
 /// A frame of this type.
 pub(crate) fn framed(kind: u64, body: &[u8]) -> Vec<u8> {
-    [&numbered(kind)[..], &numbered(body.len() as u64), body].concat()
+    [&varint(kind)[..], &varint(body.len() as u64), body].concat()
 }

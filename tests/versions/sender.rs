@@ -12,11 +12,12 @@ use ncserverd::object::{RefusalCode, SegmentId, Shape};
 use ncserverd::tls::{Fingerprint, ServerIdentity};
 use ncserverd::wire::block::{Records, StreamHead, record_header_len};
 use ncserverd::wire::message::{Delivery, Message, Meta, Request, RequestError};
+use nctest::number::varint;
 use quinn::{Connection, ConnectionError, Endpoint, SendStream, TransportConfig};
 use tokio::sync::watch;
 
 use crate::later::Age;
-use crate::record::{Conversation, Scene, Sent, Side, frame, framed, number, numbered};
+use crate::record::{Conversation, Scene, Sent, Side, frame, framed, number};
 use crate::viewer::parse;
 
 const HELLO: u64 = 0x00;
@@ -263,7 +264,7 @@ impl Library {
             let (urgency, first) = number(body).unwrap();
             let (count, second) = number(&body[first..]).unwrap();
             let mut rest = &body[first + second..];
-            let mut renamed = [numbered(urgency), numbered(count)].concat();
+            let mut renamed = [varint(urgency), varint(count)].concat();
             for _ in 0..count {
                 let mut field = || {
                     let (length, head) = number(rest).unwrap();
@@ -274,7 +275,7 @@ impl Library {
                 };
                 named.push((field(), field()));
                 for field in [address.as_bytes(), &identity[..]] {
-                    renamed.extend(numbered(field.len() as u64));
+                    renamed.extend(varint(field.len() as u64));
                     renamed.extend(field);
                 }
             }
@@ -530,7 +531,7 @@ impl Talk<'_> {
                 for bytes in &answer.unasked {
                     self.say(bytes).await?;
                 }
-                let body = [&numbered(request)[..], &answer.rest].concat();
+                let body = [&varint(request)[..], &answer.rest].concat();
                 self.say(&framed(answer.kind, &body)).await?;
                 if let Some(object) = &answer.object {
                     self.stream(0x51, request, object).await?;
@@ -544,7 +545,7 @@ impl Talk<'_> {
                 let Some(rest) = &self.library.subscribed else {
                     return Ok(());
                 };
-                let request = numbered(request);
+                let request = varint(request);
                 let body = [&request[..], rest].concat();
                 self.say(&framed(SUBSCRIBE_OK, &body)).await?;
                 for rest in &self.library.announced {
@@ -583,7 +584,7 @@ impl Talk<'_> {
     /// Sends an object or hashes on a stream of its own.
     async fn stream(&mut self, kind: u8, request: u64, bytes: &[u8]) -> Said {
         let mut stream = self.connection.open_uni().await?;
-        let head = [&[kind][..], &numbered(request)].concat();
+        let head = [&[kind][..], &varint(request)].concat();
         stream.write_all(&head).await?;
         stream.write_all(bytes).await?;
         Ok(stream.finish()?)

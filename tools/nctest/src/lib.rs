@@ -20,6 +20,7 @@ pub mod live;
 pub mod mint;
 pub mod netns;
 pub mod nginx;
+pub mod number;
 #[cfg(feature = "network")]
 pub mod origin;
 #[cfg(feature = "network")]
