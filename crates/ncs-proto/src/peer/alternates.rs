@@ -378,11 +378,11 @@ impl Alternates {
             .candidates()
             .map(|(server, _)| server.clone())
             .collect();
-        for (source, home) in self.homes.iter_mut() {
-            let is_named = named.iter().any(|server| is_same(server, &home.server));
-            if home.rests && (is_alone || is_named) {
-                home.rests = false;
-                steps.push(Step::Resume(*source));
+        let is_named = |home: &Home| named.iter().any(|server| is_same(server, &home.server));
+        let homes = self.homes.iter();
+        let homes = homes.filter(|(_, home)| is_alone || is_named(home));
+        for source in homes.map(|(source, _)| *source).collect::<Vec<_>>() {
+            if self.resume(source, steps) {
                 self.opened_at = Some(now);
             }
         }
