@@ -169,13 +169,8 @@ impl Server {
         inherited: Option<&Inherited>,
     ) -> Result<Self, Error> {
         config.admission.check_listen(&config.endpoint.listen)?;
-        let listener = |address| match inherited {
-            Some(inherited) => inherited.listener(Use::Web, address),
-            None => Ok(None),
-        };
         let site = config.web.listen.map(|address| {
-            let socket = listener(address).map_err(handover::Error::from)?;
-            Result::<_, Error>::Ok(match socket {
+            Result::<_, Error>::Ok(match Inherited::listener(inherited, Use::Web, address)? {
                 Some(socket) => Site::on(socket, address, &config.tls)?,
                 None => Site::bind(address, &config.tls)?,
             })

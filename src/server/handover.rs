@@ -148,13 +148,16 @@ impl Inherited {
         Ok(Ports::take(&config.endpoint, ports?, self.process)?)
     }
 
-    /// The listener of this use at a configured address, if there is one.
-    pub(super) fn listener(&self, of: Use, address: SocketAddr) -> io::Result<Option<TcpListener>> {
-        let mut listeners = self.listeners.iter();
+    /// The listener of this use at a configured address, if one was inherited.
+    pub(super) fn listener(
+        inherited: Option<&Self>,
+        of: Use,
+        address: SocketAddr,
+    ) -> Result<Option<TcpListener>, Error> {
+        let mut listeners = inherited.into_iter().flat_map(|all| &all.listeners);
         let found = listeners.find(|(its, at, _)| (*its, *at) == (of, address));
-        found
-            .map(|(_, _, listener)| listener.try_clone())
-            .transpose()
+        let listener = found.map(|(_, _, listener)| listener.try_clone());
+        Ok(listener.transpose()?)
     }
 }
 

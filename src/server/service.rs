@@ -75,8 +75,7 @@ async fn serve(sources: Sources, loaded: Loaded) -> Result<(), Error> {
     ];
     let telemetry = &loaded.config.telemetry;
     let address = telemetry.listen;
-    let socket = inherited.map(|inherited| inherited.listener(Use::Telemetry, address));
-    let socket = socket.transpose().map_err(handover::Error::from)?.flatten();
+    let socket = Inherited::listener(inherited, Use::Telemetry, address)?;
     if let Some(predecessor) = &mut predecessor {
         predecessor.inherit(&server.library).await?;
     }
