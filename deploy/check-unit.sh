@@ -10,7 +10,7 @@ mkdir -p "$draft/plain" "$draft/gpu/ncserverd.service.d" "$draft/instances"
 sed 's#^ExecStart=/usr/bin/ncserverd#ExecStart=/bin/true#' ncserverd.service >"$draft/plain/ncserverd.service"
 cp "$draft/plain/ncserverd.service" "$draft/gpu/"
 sed 's#^ExecStart=/usr/bin/ncserverd#ExecStart=/bin/true#' ncserverd@.service >"$draft/instances/ncserverd@.service"
-# The template is the unit, but for what two instances need.
+# The template is the unit, but for what two instances need. grep fails where it counts none.
 differ=$(diff ncserverd.service ncserverd@.service | grep '^[<>] [^#]' | grep -vcE '^[<>] (Description|User|RuntimeDirectory[A-Za-z]*)=' || true)
 if [ "$differ" != 0 ]; then echo "ncserverd@.service is not ncserverd.service"; exit 1; fi
 cp gpu.conf "$draft/gpu/ncserverd.service.d/"
