@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use ncs_net::web::Binding;
-use ncs_proto::wire::message::Alternate;
+use ncs_proto::wire::message::{ALTERNATES_MAX, Alternate};
 use tokio::sync::watch;
 
 /// How far a server's load may exceed the mean, as a factor.
@@ -29,8 +29,9 @@ pub const LOAD_MAX: f64 = 1.25;
 /// The part of its places up to which no server has too much: the first few viewers need not
 /// spread.
 pub const LOAD_LITTLE: f64 = 0.05;
-/// Servers that a viewer is told of.
-pub const TOLD: usize = 2;
+/// Servers that a viewer is told of, at most. If there is one in another zone, it is among them: what
+/// cuts a zone off leaves that one.
+pub const TOLD: usize = ALTERNATES_MAX;
 /// Viewers that a server which goes away sends to each of the others in a second: an eighth of the
 /// handshakes that one takes.
 pub const MOVES_PER_SECOND: u32 = 500;
@@ -351,10 +352,17 @@ impl Table {
         others: impl Iterator<Item = &'a Entry>,
         binding: Binding,
     ) -> Advice {
-        let servers = others.filter_map(|entry| entry.server(binding));
+        let servers = others.filter_map(|entry| Some((entry.is_near, entry.server(binding)?)));
+        let servers: Vec<(bool, &Alternate)> = servers.collect();
+        let mut told: Vec<&Alternate> = servers.iter().map(|(_, server)| *server).collect();
+        told.truncate(TOLD);
+        let far = servers.iter().position(|(is_near, _)| !is_near);
+        if let (Some(far), Some(last)) = (far.filter(|far| *far >= TOLD), told.last_mut()) {
+            *last = servers[far].1;
+        }
         Advice {
             moves,
-            servers: servers.take(TOLD).cloned().collect(),
+            servers: told.into_iter().cloned().collect(),
         }
     }
 }
@@ -464,7 +472,7 @@ mod tests {
             assert_eq!(fleet.advise(page, false).servers, [page_server("s2")]);
             assert_eq!(fleet.elsewhere(page).servers, [page_server("s2")]);
         }
-        assert_eq!(fleet.elsewhere(program(0)).servers.len(), TOLD);
+        assert_eq!(fleet.elsewhere(program(0)).servers.len(), 3);
         // One that is sent there counts.
         fleet.count_sent(&[page_server("s2")]);
         let table = fleet.table.load();
@@ -601,6 +609,32 @@ mod tests {
             member.is_open = false;
         }
         assert!(fleet("s1", &members).advise(program(0), true).moves);
+    }
+
+    /// Viewers whose zone is cut off from those of the server find a way.
+    #[test]
+    fn viewers_are_told_of_one_server_in_another_zone() {
+        let mut members = members(12);
+        for member in &mut members[6..] {
+            member.zone = "west".to_owned();
+        }
+        let is_west = |name: &&&str| name[1..].parse::<usize>().unwrap() >= 6;
+        for number in 0..50u32 {
+            let to = program(number << 8);
+            for advice in [
+                fleet("s1", &members).advise(to, true),
+                fleet("s1", &members).elsewhere(to),
+            ] {
+                let told = names(&advice);
+                assert_eq!((told.len(), told.iter().filter(is_west).count()), (TOLD, 1));
+                assert!(is_west(&told.last().unwrap()));
+            }
+        }
+        // As long as that one takes newcomers.
+        members[6..].iter_mut().for_each(|member| member.is_open = false);
+        let advice = fleet("s1", &members).elsewhere(program(0));
+        assert_eq!(names(&advice).iter().filter(is_west).count(), 0);
+        assert_eq!(names(&advice).len(), TOLD);
     }
 
     #[test]

@@ -19,8 +19,10 @@ use crate::wire::message::{ALTERNATES_MAX, Alternate};
 pub const SILENT_AFTER: Duration = Duration::from_millis(500);
 /// Alternates in use or tried at a time.
 const USED_MAX: usize = 2;
-/// How long an alternate may take to answer before the next one is tried beside it.
+/// How long an alternate may take to answer before the next one is tried beside it, and how long
+/// before it takes no place of others any more.
 const NEXT_AFTER: Duration = Duration::from_millis(500);
+const COMES_WITHIN: Duration = Duration::from_secs(1);
 /// How long an alternate that has failed is left alone, and how long if nobody else serves.
 const REST: Duration = Duration::from_secs(10);
 const REST_ALONE: Duration = Duration::from_secs(2);
@@ -107,6 +109,7 @@ struct Home {
 #[derive(Debug)]
 struct Used {
     server: Alternate,
+    opened_at: Instant,
     /// Whether it was left for another server.
     is_left: bool,
     /// Whether it is the next process of a home server, and counts as one.
@@ -253,8 +256,12 @@ impl Alternates {
                 self.going = None;
             }
         }
-        let answers = |source| is(source, Health::Good) || is(source, Health::Coming);
-        let busy = self.used.keys().filter(|id| answers(**id)).count();
+        let is_busy = |(source, used): &(&SourceId, &Used)| {
+            let comes = is(**source, Health::Coming) && used.opened_at + COMES_WITHIN > now;
+            comes || is(**source, Health::Good)
+        };
+        let busy = self.used.keys().zip(self.used.values());
+        let busy = busy.filter(is_busy).count();
         let is_coming = health.iter().any(|(_, health)| *health == Health::Coming);
         // What was just opened is not among them yet.
         let is_young = self.opened_at.is_some_and(|at| at + NEXT_AFTER > now);
@@ -292,6 +299,9 @@ impl Alternates {
             }
             if let Some(at) = self.opened_at {
                 add(at + NEXT_AFTER);
+            }
+            for used in self.used.values() {
+                add(used.opened_at + COMES_WITHIN);
             }
             if let Some(since) = self.attempts.1 {
                 add(since + ATTEMPT_EVERY);
@@ -413,6 +423,7 @@ impl Alternates {
         self.tried.push((server.clone(), now));
         let used = Used {
             server: server.clone(),
+            opened_at: now,
             is_left: false,
             stands_in,
         };
@@ -594,6 +605,24 @@ mod tests {
             assert_eq!(alternates.due(), Some(now + NEXT_AFTER));
             let second = alternates.look(now + 500 * MS, &[home, coming]);
             assert_eq!(second, [open(SECOND_USED, "b")]);
+        }
+    }
+
+    /// The network is divided: those named first are in the other half.
+    #[test]
+    fn who_does_not_answer_does_not_keep_others_from_being_tried() {
+        let now = Instant::now();
+        let mut alternates = Alternates::new([server("home")]);
+        let names = ["a", "b", "c", "d"];
+        alternates.told(now, HOME, false, names.map(server).into());
+        let mut health = vec![(HOME, Health::Silent)];
+        for (ticks, name) in (0u32..).zip(names) {
+            let now = now + ticks * NEXT_AFTER;
+            let source = SourceId(FIRST_ID + ticks);
+            assert_eq!(alternates.look(now, &health), [open(source, name)]);
+            health.push((source, Health::Coming));
+            assert_eq!(alternates.look(now + 499 * MS, &health), []);
+            assert_eq!(alternates.due(), Some(now + NEXT_AFTER));
         }
     }
 
