@@ -558,7 +558,12 @@ async fn answer(
                 let library = library.clone();
                 runtime.spawn(supervisor.contained(ServerPart::Question, async move {
                     let answer = tokio::select! {
-                        answer = library.resolve(&get.path, get.offset, by) => answer,
+                        answer = async {
+                            match get.held_only {
+                                true => library.resolve_held(&get.path, get.offset, by),
+                                false => library.resolve(&get.path, get.offset, by).await,
+                            }
+                        } => answer,
                         () = reply.closed() => return,
                     };
                     let _ = reply.send(answer);

@@ -525,17 +525,31 @@ impl Library {
                 .map(|resolved| point.named(path, resolved)),
             Err(refusal) => Err(refusal),
         };
+        self.note_resolved(&outcome, by);
+        outcome.inspect_err(|refusal| self.inner.shared.metrics.refused(refusal))
+    }
+
+    /// Resolves a path at `offset` from the catalogue alone. What is not there is refused, without
+    /// asking the origin.
+    pub fn resolve_held(&self, path: &str, offset: u64, by: AskedBy) -> Result<Resolved, Refusal> {
+        let outcome = self.locate(path).and_then(|(point, object)| {
+            let resolved = point.resolve_held(&object, offset)?;
+            Ok(point.named(path, resolved))
+        });
+        self.note_resolved(&outcome, by);
+        outcome
+    }
+
+    /// A session may ask for blocks of this segment.
+    fn note_resolved(&self, outcome: &Result<Resolved, Refusal>, by: AskedBy) {
         if let Ok(Resolved {
             body: Body::Coded(held),
             ..
-        }) = &outcome
+        }) = outcome
         {
-            self.inner
-                .shared
-                .store
-                .note_named(&held.lease, by.account, Instant::now());
+            let store = &self.inner.shared.store;
+            store.note_named(&held.lease, by.account, Instant::now());
         }
-        outcome.inspect_err(|refusal| self.inner.shared.metrics.refused(refusal))
     }
 
     /// A held segment of a published stream, with this coding if given.

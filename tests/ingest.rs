@@ -379,6 +379,36 @@ async fn every_fault_of_the_origin_has_an_answer_and_a_metric() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_alone_is_answered_without_the_origin() {
+    let origin = Origin::start().await;
+    let bytes = noise("held", 50_000);
+    origin.put("/base/seg.ts", bytes.clone());
+    origin.put("/base/small.vtt", noise("small", 100));
+    let server = Server::start(http(&origin)).await;
+    let held = |path: &str| server.library.resolve_held(path, 0, AskedBy::default());
+    for path in [
+        "/live/seg.ts",
+        "/live/small.vtt",
+        "/live/absent.ts",
+        "/other/seg.ts",
+    ] {
+        assert_eq!(held(path).unwrap_err().code, RefusalCode::Unknown, "{path}");
+    }
+    assert_eq!(origin.asked_in_all(), 0);
+    for path in ["/live/seg.ts", "/live/small.vtt"] {
+        server.resolve(path, 0).await.unwrap();
+        held(path).unwrap();
+    }
+    assert_coded(&held("/live/seg.ts").unwrap(), &bytes);
+    // A refusal that is remembered counts, too.
+    let refused = server.resolve("/live/absent.ts", 0).await.unwrap_err();
+    assert_eq!(held("/live/absent.ts").unwrap_err().code, refused.code);
+    let asked = origin.asked_in_all();
+    assert_eq!(held("/live/seg.ts").unwrap().length, 50_000);
+    assert_eq!(origin.asked_in_all(), asked);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_is_remembered_for_a_moment() {
     let origin = Origin::start().await;
     let server = Server::start(http(&origin)).await;

@@ -188,6 +188,7 @@ impl Visitor {
             path: path.to_owned(),
             offset: 0,
             length: None,
+            held_only: false,
         }))
         .await;
         match self.hear().await {

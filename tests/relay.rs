@@ -191,6 +191,22 @@ async fn a_segment_is_fetched_as_soon_as_its_path_is_asked_for() {
     assert_eq!(viewer.stats().borrow().blocks_received, 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_answers_what_it_holds_without_its_sources() {
+    let (origin, _running, at) = publish().await;
+    origin.put("/vod/a.ts", Bytes::from(bytes(1, 300_000)));
+    let station = Station::start(peer::Config::new(at, Trust::System)).await;
+    let viewer = client(station.config()).await;
+    let refused = viewer.look_up_held("/live/a.ts", 0, None).await;
+    assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+    assert!(origin.counts().is_empty());
+    read(&viewer, "/live/a.ts").await.unwrap();
+    // Another viewer, who has not been told yet.
+    let other = client(station.config()).await;
+    let (meta, _, _) = other.look_up_held("/live/a.ts", 0, None).await.unwrap();
+    assert_eq!(meta.length, 300_000);
+}
+
 /// A server sends each connection ten blocks of sixteen, then nothing: two relays together have
 /// enough, one has not.
 #[tokio::test(flavor = "multi_thread")]

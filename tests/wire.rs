@@ -363,15 +363,27 @@ fn messages() -> Vec<(&'static str, Message)> {
                 path: path.clone(),
                 offset: 0,
                 length: None,
+                held_only: false,
             }),
         ),
         (
             "GET range",
             Message::Get(Get {
                 request: 1,
-                path,
+                path: path.clone(),
                 offset: 100_000,
                 length: Some(50_000),
+                held_only: false,
+            }),
+        ),
+        (
+            "GET held only",
+            Message::Get(Get {
+                request: 1,
+                path,
+                offset: 0,
+                length: None,
+                held_only: true,
             }),
         ),
         ("META coded", Message::Meta(meta)),

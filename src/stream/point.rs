@@ -181,10 +181,7 @@ impl Point {
         offset: u64,
         by: AskedBy,
     ) -> Result<Resolved, Refusal> {
-        let path = match self.source.has_queries() {
-            true => path.with_parameters(&self.settings().parameters),
-            false => path.without_query(),
-        };
+        let path = self.place_of(path);
         if self.is_mutable(&path) || self.catalogue().document(&path).is_some() {
             return self.document(&path, by).await;
         }
@@ -212,6 +209,23 @@ impl Point {
             Ok(Arc::unwrap_or_clone(resolved))
         } else {
             Err(beyond(resolved.object_length))
+        }
+    }
+
+    /// Answers a request from what is held.
+    pub(super) fn resolve_held(&self, path: &ObjectPath, offset: u64) -> Result<Resolved, Refusal> {
+        let answer = self.held(&self.place_of(path), offset, Instant::now());
+        if answer.is_some() {
+            self.shared.metrics.held.inc();
+        }
+        answer.unwrap_or_else(|| Err(unknown("not held here")))
+    }
+
+    /// The path under which an object is kept.
+    fn place_of(&self, path: &ObjectPath) -> ObjectPath {
+        match self.source.has_queries() {
+            true => path.with_parameters(&self.settings().parameters),
+            false => path.without_query(),
         }
     }
 

@@ -295,6 +295,7 @@ impl Visitor {
             path: path.to_owned(),
             offset: 0,
             length: None,
+            held_only: false,
         }))
         .await;
         loop {

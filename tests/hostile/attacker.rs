@@ -400,6 +400,7 @@ pub(crate) fn get(request: u64, path: &str) -> Message {
         path: path.to_owned(),
         offset: 0,
         length: None,
+        held_only: false,
     })
 }
 

@@ -24,6 +24,7 @@ const META: u64 = 0x0e;
 const REQUEST: u64 = 0x10;
 const HAVE: u64 = 0x19;
 const GET_CHECKS: u64 = 0x1a;
+const GET: u64 = 0x24;
 const GET_HASHES: u64 = 0x26;
 
 impl Age {
@@ -43,6 +44,8 @@ impl Age {
             // not: a field behind it would be taken for it.
             HAVE | GET_CHECKS | GET_HASHES => body.to_vec(),
             META if !has_tree(bytes) => [body, &[0], FIELD].concat(),
+            // Their last field, flags, is left out where it is 0.
+            GET => [body, &[0], FIELD].concat(),
             REQUEST if !names_coding(bytes) => [body, &[0], FIELD].concat(),
             _ => [body, FIELD].concat(),
         };

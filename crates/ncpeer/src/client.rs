@@ -23,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
-use super::driver::{self, Command};
+use super::driver::{self, Command, Of};
 use super::flow::Flow;
 use super::proto::{Answer, Cut, Order, Place, Proof, SourceId, Urgency};
 use super::{Config, Error, KnownKeys, Listener, Stats};
@@ -321,6 +321,24 @@ impl Client {
         Ok((meta, whole, until.saturating_duration_since(Instant::now())))
     }
 
+    /// As [`Client::look_up`], but the server asks nobody: it refuses what it does not hold.
+    pub async fn look_up_held(
+        &self,
+        path: &str,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<(Arc<message::Meta>, Option<Bytes>, Duration), Error> {
+        let known = match self.remembered(path, offset)? {
+            Some(known) => known,
+            None => {
+                self.ask(path.to_owned(), offset, length, Of::Holders)
+                    .await?
+            }
+        };
+        let left = known.until.saturating_duration_since(Instant::now());
+        Ok((known.meta, known.whole, left))
+    }
+
     /// Whether [`Client::look_up`] can answer without a request.
     pub fn knows(&self, path: &str, offset: u64) -> bool {
         !matches!(self.remembered(path, offset), Ok(None))
@@ -596,7 +614,7 @@ impl Client {
             let mut known = client.meta(path, offset, length).await.map_err(missing)?;
             if known.source.is_none() {
                 known = client
-                    .ask(path.clone(), offset, length, None)
+                    .ask(path.clone(), offset, length, Of::All)
                     .await
                     .map_err(missing)?;
             }
@@ -619,7 +637,7 @@ impl Client {
                     Err(error) => return Err(error),
                 }
                 known = client
-                    .ask(path.clone(), offset, length, None)
+                    .ask(path.clone(), offset, length, Of::All)
                     .await
                     .map_err(missing)?;
             }
@@ -631,7 +649,7 @@ impl Client {
     async fn names_alike(&self, source: SourceId, part: &Known) -> Result<bool, Error> {
         let (path, offset) = (part.meta.path.clone(), part.meta.offset);
         let named = self
-            .ask(path, offset, Some(part.meta.length), Some(source))
+            .ask(path, offset, Some(part.meta.length), Of::One(source))
             .await?;
         Ok(named.meta.id == part.meta.id && is_of_one_object(&part.meta, &named.meta))
     }
@@ -647,18 +665,18 @@ impl Client {
         let client = self.clone();
         let key = (path.to_owned(), offset);
         let asked = self.common.metas.join(key.clone(), || {
-            async move { client.ask(key.0, offset, length, None).await }.boxed()
+            async move { client.ask(key.0, offset, length, Of::All).await }.boxed()
         });
         asked.await
     }
 
-    /// Requests a part from all sources, or only from `of`.
+    /// Requests a part.
     async fn ask(
         &self,
         path: String,
         offset: u64,
         length: Option<u64>,
-        of: Option<SourceId>,
+        of: Of,
     ) -> Result<Known, Error> {
         let (begun, mut refused, mut corrupt) = (Instant::now(), 0, false);
         loop {
@@ -770,7 +788,7 @@ impl Client {
             }
             asked += 1;
             let again = self
-                .ask(meta.path.clone(), meta.offset, Some(meta.length), None)
+                .ask(meta.path.clone(), meta.offset, Some(meta.length), Of::All)
                 .await?;
             if again.meta.id != meta.id || again.whole.is_some() {
                 return Err(Error::Changed);

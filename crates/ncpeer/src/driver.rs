@@ -34,7 +34,7 @@ use super::proto::alternates::Alternates;
 use super::proto::{self, Answer, Event, FetchId, Proto, SourceId};
 use super::token::Current;
 use super::{Config, Error, KnownKeys, Listener, Server, Stats};
-pub(super) use callers::Command;
+pub(super) use callers::{Command, Of};
 use connections::Waiting;
 use jobs::{Done, PoolJobs, gather, gfq, multiply};
 use link::{End, Happening, Link, Shown};

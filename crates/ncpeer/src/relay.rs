@@ -429,6 +429,7 @@ impl Answerer {
                     tokio::spawn(self.supervisor.contained(ServerPart::Question, async move {
                         let place = match client.knows(&get.path, get.offset) {
                             true => Ok(None),
+                            false if get.held_only => Err(unknown("not held here")),
                             false => tokio::select! {
                                 place = turn(&gate, by) => place.map(Some),
                                 // The session has ended.

@@ -101,6 +101,17 @@ impl Proto {
         )
     }
 
+    /// Asks what a path leads to at those who hold it. It fails when all others have refused.
+    pub fn get_held(&mut self, now: Instant, path: &str, offset: u64, length: Option<u64>) -> u64 {
+        let place = Place {
+            path: path.to_owned(),
+            offset,
+            length,
+        };
+        let due = now + self.config.answer_timeout;
+        self.gets.ask_holders(place, due)
+    }
+
     /// Asks one source alone what a path leads to. It fails as soon as this source is gone, silent
     /// or about to leave.
     pub fn get_of(

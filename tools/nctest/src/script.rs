@@ -617,6 +617,7 @@ async fn converse(
                         path,
                         offset: 0,
                         length: None,
+                        held_only: false,
                     };
                     let (message, _) = state.lock().unwrap().answer(&get);
                     state.lock().unwrap().seen.gets -= 1;

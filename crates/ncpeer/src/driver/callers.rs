@@ -19,12 +19,12 @@ use crate::proto::{Answer, Failure, FetchId, Order, Place, SourceId, Urgency};
 
 /// A command of the program.
 pub(crate) enum Command {
-    /// Request a path, from this source alone or from all.
+    /// Request a path.
     Get {
         path: String,
         offset: u64,
         length: Option<u64>,
-        of: Option<SourceId>,
+        of: Of,
         reply: oneshot::Sender<Result<Answer, Error>>,
     },
     /// Fetch a segment: its proved beginning as it grows, and all bytes in the end.
@@ -52,6 +52,17 @@ pub(crate) enum Command {
     Close,
 }
 
+/// Whom a path is requested of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    /// All sources, one after the other.
+    All,
+    /// This source alone.
+    One(SourceId),
+    /// All sources, but none is to ask another one for it.
+    Holders,
+}
+
 impl Driver {
     pub(super) fn command(&mut self, command: Command) {
         let now = Instant::now();
@@ -64,8 +75,9 @@ impl Driver {
                 reply,
             } => {
                 let request = match of {
-                    Some(source) => self.proto.get_of(now, source, &path, offset, length),
-                    None => self.proto.get(now, &path, offset, length),
+                    Of::All => self.proto.get(now, &path, offset, length),
+                    Of::One(source) => self.proto.get_of(now, source, &path, offset, length),
+                    Of::Holders => self.proto.get_held(now, &path, offset, length),
                 };
                 self.gets.insert(request, reply);
             }

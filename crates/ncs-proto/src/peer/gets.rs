@@ -67,6 +67,8 @@ struct Question {
     introduction: Option<Introduction>,
     /// The only source that is asked.
     only: Option<SourceId>,
+    /// Whether sources are to answer from what they hold.
+    held_only: bool,
 }
 
 /// The answer of a source so far.
@@ -100,6 +102,17 @@ impl Gets {
     pub(super) fn ask(&mut self, place: Place, due: Instant) -> u64 {
         let request = self.number();
         self.open.insert(request, Question::new(place, due, None));
+        request
+    }
+
+    /// Asks for what sources hold.
+    pub(super) fn ask_holders(&mut self, place: Place, due: Instant) -> u64 {
+        let request = self.number();
+        let question = Question {
+            held_only: true,
+            ..Question::new(place, due, None)
+        };
+        self.open.insert(request, question);
         request
     }
 
@@ -251,6 +264,7 @@ impl Gets {
             path,
             offset,
             length,
+            held_only: question.held_only,
         })
     }
 
@@ -491,6 +505,7 @@ impl Question {
             is_pressing: false,
             introduction,
             only: None,
+            held_only: false,
         }
     }
 

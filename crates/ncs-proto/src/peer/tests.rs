@@ -2012,6 +2012,32 @@ fn two_answers_to_one_question_are_no_fault() {
 }
 
 #[test]
+fn what_is_held_is_asked_of_all_until_one_has_it() {
+    let (mut proto, now) = open_both();
+    let request = proto.get_held(now, "/a/b", 0, None);
+    let asked = |proto: &mut Proto, source| match proto.poll_message(now, source) {
+        Some(Message::Get(get)) => Some((get.request, get.held_only)),
+        _ => None,
+    };
+    let refusal = |request| {
+        Message::Error(RequestError {
+            request,
+            code: RefusalCode::Unknown,
+            retry_after_ms: 0,
+            reason: "not held here".to_owned(),
+        })
+    };
+    assert_eq!(asked(&mut proto, HERE), Some((request, true)));
+    assert_eq!(asked(&mut proto, THERE), None);
+    proto.handle_message(now, HERE, refusal(request)).unwrap();
+    assert_eq!(asked(&mut proto, THERE), Some((request, true)));
+    proto.handle_message(now, THERE, refusal(request)).unwrap();
+    assert!(matches!(answer(&mut proto), Some((over, Err(_))) if over == request));
+    let ordinary = proto.get(now, "/a/b", 0, None);
+    assert_eq!(asked(&mut proto, HERE), Some((ordinary, false)));
+}
+
+#[test]
 fn who_does_not_know_a_segment_is_asked_for_its_path() {
     let (mut proto, now) = open_both();
     let place = Place {

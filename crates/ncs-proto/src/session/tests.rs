@@ -106,6 +106,7 @@ fn conversation(first_pass: FirstPass) -> (Proto, Instant) {
         path: "/live/1.m4s".into(),
         offset: 0,
         length: None,
+        held_only: false,
     };
     proto.handle_message(now, Message::Get(get)).unwrap();
     assert!(matches!(proto.poll_event(), Some(Event::Resolve(_))));
@@ -490,6 +491,7 @@ fn a_segment_is_looked_for_with_the_coding_that_is_meant() {
         path: "/other/1.m4s".into(),
         offset: 0,
         length: None,
+        held_only: false,
     };
     proto.handle_message(now, Message::Get(get)).unwrap();
     let other = Resolved {
@@ -831,6 +833,7 @@ fn who_does_not_speak_a_code_is_told_so() {
             path: "/live/1.m4s".into(),
             offset: 0,
             length: None,
+            held_only: false,
         };
         proto.handle_message(now, Message::Get(get)).unwrap();
         proto.resolved(now, 1, Ok(resolved(fixed(codec))));
@@ -984,6 +987,7 @@ fn limits_are_kept() {
             path: "/x/y".into(),
             offset: 0,
             length: None,
+            held_only: false,
         })
     };
     for request in 0..u64::from(limit.requests_max) {
@@ -1929,6 +1933,7 @@ fn get(request: u64, path: &str) -> Message {
         path: path.into(),
         offset: 0,
         length: None,
+        held_only: false,
     })
 }
 
@@ -2801,6 +2806,7 @@ fn a_peer_is_told_of_other_servers_when_its_stream_is_known_and_when_they_change
             path: "/live/0.ts".to_owned(),
             offset: 0,
             length: None,
+            held_only: false,
         })
     };
     proto.handle_message(now, get(1)).unwrap();

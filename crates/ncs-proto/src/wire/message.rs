@@ -512,6 +512,8 @@ pub struct Get {
     /// How many bytes from `offset` on the asker wants in all, if it knows. The server can then cut
     /// at a playlist's byte ranges. At least 1.
     pub length: Option<u64>,
+    /// Whether to answer from what is held, and to ask nobody for it.
+    pub held_only: bool,
 }
 
 /// Asks for announcements.

@@ -19,6 +19,9 @@ const ED25519_LEN: usize = 1 + 32 + 8 + 32 + 64;
 /// Most bytes of a tree: the size of its groups and their values.
 const TREE_MAX: usize = 1 + Tree::GROUPS_MAX * Tree::VALUE_LEN;
 
+/// The flag of a GET that is answered from what is held.
+const HELD_ONLY: u8 = 1;
+
 /// How the bytes of an object come.
 pub(super) mod delivery {
     pub(crate) const INLINE: u8 = 0;
@@ -33,17 +36,23 @@ pub(super) fn write_get(get: &Get, out: &mut Vec<u8>) -> u64 {
     write_text(&get.path, PATH_MAX, out);
     varint::write(get.offset, out);
     varint::write(get.length.unwrap_or(0), out);
+    // Older builds know no flags.
+    if get.held_only {
+        out.push(HELD_ONLY);
+    }
     kind::GET
 }
 
 pub(super) fn parse_get(body: &mut Body) -> Result<Get, Fault> {
     let (request, path) = (body.varint()?, body.path()?);
     let (offset, length) = (body.varint()?, body.varint()?);
+    let flags = if body.is_empty() { 0 } else { body.u8()? };
     Ok(Get {
         request,
         path,
         offset,
         length: (length > 0).then_some(length),
+        held_only: flags & HELD_ONLY != 0,
     })
 }
 

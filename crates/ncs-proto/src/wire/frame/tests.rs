@@ -213,8 +213,8 @@ fn a_coding_that_is_not_known_is_nobodys() {
     }
 }
 
-/// The message as an older version sends it, without codings and trees, and how many of these
-/// fields it may have.
+/// The message as an older version sends it, without codings, trees and flags of a GET, and how many
+/// of these fields it may have.
 fn older(mut message: Message) -> (Message, usize) {
     let fields = match &mut message {
         Message::Request(Request { meant, .. })
@@ -231,6 +231,10 @@ fn older(mut message: Message) -> (Message, usize) {
         }
         Message::Meta(meta) => {
             meta.tree = None;
+            1
+        }
+        Message::Get(get) => {
+            get.held_only = false;
             1
         }
         _ => 0,
@@ -501,14 +505,18 @@ fn message() -> impl Strategy<Value = Message> {
             any_varint(),
             path(),
             any_varint(),
-            prop::option::of(1..=varint::MAX)
+            prop::option::of(1..=varint::MAX),
+            any::<bool>(),
         )
-            .prop_map(|(request, path, offset, length)| Message::Get(Get {
-                request,
-                path,
-                offset,
-                length
-            })),
+            .prop_map(
+                |(request, path, offset, length, held_only)| Message::Get(Get {
+                    request,
+                    path,
+                    offset,
+                    length,
+                    held_only,
+                })
+            ),
         (any_varint(), request_code(), any_varint(), "\\PC{0,60}").prop_map(
             |(request, code, retry_after_ms, reason)| {
                 Message::Error(RequestError {

@@ -74,6 +74,7 @@ impl Viewer<'_> {
             path,
             offset,
             length: None,
+            held_only: false,
         })
         .encode(&mut self.out);
         self.doing = Doing::Asking { request, list };
