@@ -6,6 +6,10 @@
 //! one is slow or refuses, the next one is asked beside it, and the origin in the end: the first
 //! answer counts. No answer of another server is final but the object itself, because that server
 //! may be configured otherwise.
+//!
+//! When servers come or go, objects get another home, which may not have what the one before has
+//! fetched. For a while it asks those who come next in an object's order for what they hold, before
+//! it asks the origin.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,6 +39,9 @@ const PATIENCE: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(150)..=Duration::from_secs(3);
 /// It is this many times the time that fetches from other servers take.
 const PATIENCE_FACTOR: u32 = 4;
+/// One that is asked second may wait for the first itself, and ask the origin then: it gets this
+/// many times as long.
+const LATER_FACTOR: u32 = 4;
 /// The time that they take while that is not known.
 const TAKES_AT_FIRST: Duration = Duration::from_millis(250);
 /// Connections that were not used for this long are closed, and a client that has given up is made
@@ -46,6 +53,9 @@ const LINE_EVERY: Duration = Duration::from_secs(60);
 /// A server that has just started knows nobody, and would take itself for the home of all objects.
 /// The others greet it within this time, and it fetches nothing before.
 const GREETED_WITHIN: Duration = Duration::from_secs(1);
+/// How long after members have changed another server may hold an object whose home is here: longer
+/// than segments are in a live playlist.
+const CHANGE_LASTS: Duration = Duration::from_secs(60);
 
 /// The other servers, for all streams. Clones share their connections.
 #[derive(Clone)]
@@ -64,6 +74,8 @@ struct Inner {
     lines: RateLimited<()>,
     /// When this server began.
     begun: Instant,
+    /// The members among which objects have their homes, and since when these are known here.
+    among: Mutex<(u64, Instant)>,
 }
 
 /// A client of another server, once it is connected, and when it was made and last used.
@@ -121,6 +133,7 @@ impl Members {
         for by in By::ALL {
             fetches.with_label_values(&[by.name()]);
         }
+        let begun = Instant::now();
         let inner = Inner {
             fleet,
             token: token_file.map(TokenSource::File),
@@ -128,7 +141,8 @@ impl Members {
             takes: Mutex::new(TAKES_AT_FIRST),
             fetches,
             lines: RateLimited::new(LINE_EVERY),
-            begun: Instant::now(),
+            begun,
+            among: Mutex::new((0, begun)),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -236,6 +250,16 @@ impl Members {
         *takes = (*takes * 7 + took) / 8;
     }
 
+    /// Whether the members among which objects have their homes were others until lately.
+    fn has_changed(&self, among: u64, now: Instant) -> bool {
+        let known = &self.inner.among;
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != among {
+            *known = (among, now);
+        }
+        known.1 + CHANGE_LASTS > now
+    }
+
     fn count(&self, by: By) {
         self.inner.fetches.with_label_values(&[by.name()]).inc();
     }
@@ -286,14 +310,22 @@ impl SharedOrigin {
     async fn fetch_once(&self, fetch: Fetch) -> Result<Fetched, Error> {
         tokio::time::sleep_until((self.members.inner.begun + GREETED_WITHIN).into()).await;
         let path = format!("/{}/{}", self.stream, fetch.path.as_str());
-        let mut route = self.members.inner.fleet.route(&path).into_iter();
-        let Some(first) = route.next() else {
+        let route = self.members.inner.fleet.route(&path);
+        let has_changed = self.members.has_changed(route.among, Instant::now());
+        let mut patience = self.members.patience();
+        let mut through = route.through.into_iter();
+        let Some(first) = through.next() else {
+            if has_changed
+                && let Some(fetched) = self.held(route.after, &path, &fetch, patience).await
+            {
+                self.members.count(By::Member);
+                return Ok(fetched);
+            }
             self.members.count(By::Home);
             return self.origin.fetch(fetch).await;
         };
-        let patience = self.members.patience();
         let mut asked = FuturesUnordered::new();
-        asked.push(self.ask(first, &path, &fetch));
+        asked.push(self.ask(first, &path, &fetch, Of::Any));
         loop {
             let answer = tokio::time::timeout(patience, asked.next()).await;
             // Otherwise it is slow, or nobody is left.
@@ -302,8 +334,9 @@ impl SharedOrigin {
             {
                 return Ok(fetched);
             }
-            let Some(next) = route.next() else { break };
-            asked.push(self.ask(next, &path, &fetch));
+            let Some(next) = through.next() else { break };
+            asked.push(self.ask(next, &path, &fetch, Of::Any));
+            patience = (self.members.patience() * LATER_FACTOR).min(*PATIENCE.end());
         }
         // Another server may still be first.
         let origin = self.origin.fetch(fetch.clone());
@@ -337,6 +370,33 @@ impl SharedOrigin {
         }
     }
 
+    /// The object, if one of these servers holds it. A playlist changes, and a version that is
+    /// known here is checked at the origin.
+    async fn held(
+        &self,
+        servers: Vec<Alternate>,
+        path: &str,
+        fetch: &Fetch,
+        patience: Duration,
+    ) -> Option<Fetched> {
+        if matches!(fetch.want, Want::Whole(_)) || fetch.known.is_some() {
+            return None;
+        }
+        let asked = servers.into_iter();
+        let asked = asked.map(|server| self.ask(server, path, fetch, Of::Holders));
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let found = async {
+            while let Some(answer) = asked.next().await {
+                if let Ok(fetched) = answer {
+                    return Some(fetched);
+                }
+            }
+            None
+        };
+        let found = tokio::time::timeout(patience, found);
+        found.await.ok().flatten()
+    }
+
     /// What another server has answered, if it is the object.
     fn came(&self, answer: Result<Fetched, Miss>) -> Option<Fetched> {
         match answer {
@@ -352,7 +412,13 @@ impl SharedOrigin {
     }
 
     /// Fetches from another server.
-    async fn ask(&self, server: Alternate, path: &str, fetch: &Fetch) -> Result<Fetched, Miss> {
+    async fn ask(
+        &self,
+        server: Alternate,
+        path: &str,
+        fetch: &Fetch,
+        of: Of,
+    ) -> Result<Fetched, Miss> {
         let begun = Instant::now();
         let mut client = self.members.client(&server);
         let outcome = async {
@@ -362,11 +428,14 @@ impl SharedOrigin {
             let key = *self.key();
             let told = self.members.tell_key(&server, &client, &self.stream, key);
             told.await;
-            self.fetch_from(&client, key, path, fetch).await
+            self.fetch_from((&client, of), key, path, fetch).await
         };
         match outcome.await {
             Ok(fetched) => {
-                self.members.note_time(begun.elapsed());
+                // What is held says nothing about the time that the origin takes.
+                if of == Of::Any {
+                    self.members.note_time(begun.elapsed());
+                }
                 Ok(fetched)
             }
             Err(reason) => Err(Miss { server, reason }),
@@ -375,7 +444,7 @@ impl SharedOrigin {
 
     async fn fetch_from(
         &self,
-        client: &Client,
+        (client, of): (&Client, Of),
         key: Option<StreamKey>,
         path: &str,
         fetch: &Fetch,
@@ -385,7 +454,10 @@ impl SharedOrigin {
             Want::Part(range) => (range.start, None),
             Want::Listed(range) => (range.start, Some(range.end - range.start)),
         };
-        let asked = client.look_up(path, offset, length).await;
+        let asked = match of {
+            Of::Any => client.look_up(path, offset, length).await,
+            Of::Holders => client.look_up_held(path, offset, length).await,
+        };
         let (meta, whole, _) = asked.map_err(|error| error.to_string())?;
         if let Some(key) = key
             && StreamKey::of(&meta) != Some(key)
@@ -435,6 +507,15 @@ impl SharedOrigin {
             );
         }
     }
+}
+
+/// What another server is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// The object, which it fetches if it does not hold it.
+    Any,
+    /// The object, if it holds it.
+    Holders,
 }
 
 /// Another server has not brought an object.

@@ -571,7 +571,7 @@ impl World {
                     continue;
                 }
                 let route = self.servers[server].fleet.route(&path);
-                match self.reached(&route) {
+                match self.reached(&route.through) {
                     // The home, or nobody on its way answers.
                     None => requests += 1,
                     Some(parent) => {

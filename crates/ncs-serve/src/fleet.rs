@@ -75,6 +75,21 @@ pub struct Advice {
     pub servers: Vec<Alternate>,
 }
 
+/// How a server gets an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The servers that it asks before it asks the origin, in their order; none if it is the
+    /// object's home. They are nearer to the home than this server: where all know the same
+    /// members, the way from server to server ends at the home, and the home sends [`FAN_OUT`]
+    /// copies at most.
+    pub through: Vec<Alternate>,
+    /// The servers that come next in the object's order. As long as the members were others, one of
+    /// them may have been its home.
+    pub after: Vec<Alternate>,
+    /// Names the members among which objects have their homes.
+    pub among: u64,
+}
+
 /// What viewers of one stream and network have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(u64);
@@ -261,11 +276,8 @@ impl Fleet {
         }
     }
 
-    /// The servers that this one asks for an object before it asks the origin, in their order; none
-    /// if it is the object's home. They are nearer to the home than this server: where all know the
-    /// same members, the way from server to server ends at the home, and the home sends
-    /// [`FAN_OUT`] copies at most.
-    pub fn route(&self, object: &str) -> Vec<Alternate> {
+    /// How this server gets an object.
+    pub fn route(&self, object: &str) -> Route {
         let table = self.table.load();
         let key = Key(hash(object.as_bytes(), OBJECT));
         let able = table
@@ -275,19 +287,18 @@ impl Fleet {
         let mut ranked: Vec<&Entry> = able.collect();
         ranked.sort_by_cached_key(|entry| Reverse(entry.weight(key)));
         let own = ranked.iter().position(|entry| entry.is_own);
-        let rank = match own {
-            Some(rank) => rank,
-            // It is about to end, or alone.
-            None => ranked.len(),
-        };
-        let Some(parent) = rank.checked_sub(1).map(|before| before / FAN_OUT) else {
-            return Vec::new();
-        };
-        let others = (0..rank).filter(|other| *other != parent);
-        let route = std::iter::once(parent).chain(others).take(ASKED);
-        route
-            .map(|rank| ranked[rank].member.server.clone())
-            .collect()
+        // Without a place, it is about to end, or alone.
+        let rank = own.unwrap_or(ranked.len());
+        let parent = rank.checked_sub(1).map(|before| before / FAN_OUT);
+        let others = (0..rank).filter(|other| Some(*other) != parent);
+        let through = parent.into_iter().chain(others).take(ASKED);
+        let after = ranked.iter().skip(rank + 1).take(FAN_OUT);
+        let server = |entry: &&Entry| entry.member.server.clone();
+        Route {
+            through: through.map(|rank| server(&ranked[rank])).collect(),
+            after: after.map(server).collect(),
+            among: ranked.iter().fold(0, |among, entry| among ^ entry.hash),
+        }
     }
 
     /// How long a server of so many viewers takes to send them to the others, at a rate that these
@@ -631,7 +642,9 @@ mod tests {
             }
         }
         // As long as that one takes newcomers.
-        members[6..].iter_mut().for_each(|member| member.is_open = false);
+        members[6..]
+            .iter_mut()
+            .for_each(|member| member.is_open = false);
         let advice = fleet("s1", &members).elsewhere(program(0));
         assert_eq!(names(&advice).iter().filter(is_west).count(), 0);
         assert_eq!(names(&advice).len(), TOLD);
@@ -686,13 +699,13 @@ mod tests {
             let mut ends = BTreeSet::new();
             for (server, fleet) in &by_server {
                 let (mut at, mut steps) = (server.clone(), 0);
-                let mut route = fleet.route(&object);
+                let mut route = fleet.route(&object).through;
                 if let Some(first) = route.first() {
                     *copies.entry(first.address.clone()).or_default() += 1;
                 }
                 while let Some(next) = route.into_iter().next() {
                     at = next.address;
-                    route = by_server[&at].route(&object);
+                    route = by_server[&at].route(&object).through;
                     steps += 1;
                     assert!(steps < 10, "{object} from {server}");
                 }
@@ -709,13 +722,43 @@ mod tests {
     fn a_server_asks_another_than_the_one_that_is_dead() {
         let members = members(5);
         let fleets = members.iter().map(|member| fleet(&member.name, &members));
-        let routes: Vec<Vec<Alternate>> = fleets.map(|fleet| fleet.route("/live/0.ts")).collect();
-        let lengths: Vec<usize> = routes.iter().map(Vec::len).collect();
+        let routes = fleets.map(|fleet| fleet.route("/live/0.ts").through);
+        let lengths: Vec<usize> = routes.map(|through| through.len()).collect();
         // The home asks nobody, the second server only the home, and the others one more.
         assert_eq!(lengths.iter().filter(|length| **length == 0).count(), 1);
         assert_eq!(lengths.iter().filter(|length| **length == 1).count(), 1);
         assert_eq!(lengths.iter().filter(|length| **length == 2).count(), 3);
-        assert_eq!(Fleet::alone().route("/live/0.ts"), []);
+        assert_eq!(Fleet::alone().route("/live/0.ts").through, []);
+    }
+
+    /// Who was home while a server was away comes next when it is back.
+    #[test]
+    fn a_home_knows_who_may_have_been_home_before() {
+        let members = members(6);
+        for number in 0..50 {
+            let object = format!("/live/{number}.ts");
+            let home_among = |members: &[Member]| {
+                let mut names = members.iter().map(|member| member.name.clone());
+                let is_home = |own: &String| {
+                    let route = fleet(own, members).route(&object);
+                    route.through.is_empty()
+                };
+                names.find(is_home).unwrap()
+            };
+            let home = home_among(&members);
+            let (others, own): (Vec<Member>, Vec<Member>) = members
+                .iter()
+                .cloned()
+                .partition(|member| member.name != home);
+            let before = home_among(&others);
+            let route = fleet(&home, &members).route(&object);
+            assert_eq!(route.after[0].address, format!("{before}:4443"));
+            assert_eq!(route.after.len(), FAN_OUT);
+            // Both know that the members have changed.
+            assert_ne!(fleet(&home, &own).route(&object).among, route.among);
+            assert_ne!(fleet(&before, &others).route(&object).among, route.among);
+            assert_eq!(fleet(&before, &members).route("/other").among, route.among);
+        }
     }
 
     /// It still fetches what its viewers ask for, and nobody fetches from it.
@@ -727,7 +770,7 @@ mod tests {
         for number in 0..50 {
             let object = format!("/live/{number}.ts");
             for own in ["s0", "s1", "s2"] {
-                let route = fleet(own, &members).route(&object);
+                let route = fleet(own, &members).route(&object).through;
                 assert!(route.iter().all(|server| server.address != "s1:4443"));
                 assert!(own != "s1" || !route.is_empty());
             }
