@@ -7,18 +7,21 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use bytesize::ByteSize;
 use ncserverd::block::{Block, Vector};
 use ncserverd::codec::Outcome;
 use ncserverd::codec::gfq::{self, Cores};
 use ncserverd::codec::rlnc;
+use ncserverd::endpoint;
 use ncserverd::gf::Kernels;
 use ncserverd::object::{Codec, Generation, SegmentId, Shape, row_key};
 use ncserverd::tls::{self, Trust};
+use ncserverd::wire::CloseCode;
 use ncserverd::wire::block::{Records, StreamHead, parse_block, parse_datagram};
 use ncserverd::wire::frame::Reader;
-use ncserverd::wire::message::{Delivery, Message, Meta, Request, StopReason};
+use ncserverd::wire::message::{Delivery, Message, Meta, Request, RequestCode, StopReason};
 use nctest::program::PATIENCE;
-use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig};
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream, TransportConfig};
 
 use crate::later::Age;
 use crate::place::{Member, object};
@@ -42,7 +45,7 @@ struct Heard {
 /// A recorded client on a connection to today's server.
 pub(crate) struct Viewer {
     connection: Connection,
-    _endpoint: Endpoint,
+    endpoint: Endpoint,
     send: SendStream,
     heard: Arc<Mutex<Heard>>,
     /// The requests of the recorded client, by their aliases, and their credit so far.
@@ -127,7 +130,15 @@ pub(crate) fn parse(frame: &[u8]) -> Option<Message> {
 
 impl Viewer {
     async fn connect(member: &Member, shapes: BTreeMap<SegmentId, Shape>, age: Age) -> Self {
-        let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let buffer = ByteSize::mib(4);
+        let socket = endpoint::udp_socket((Ipv4Addr::LOCALHOST, 0).into(), buffer, buffer).unwrap();
+        let endpoint = Endpoint::new(
+            quinn::EndpointConfig::default(),
+            None,
+            socket,
+            Arc::new(quinn::TokioRuntime),
+        );
+        let endpoint = endpoint.unwrap();
         let crypto = tls::client_config(&Trust::Fingerprint(member.pin), None).unwrap();
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
         let mut transport = TransportConfig::default();
@@ -146,7 +157,7 @@ impl Viewer {
         tokio::spawn(hear_streams(connection.clone(), Arc::clone(&heard)));
         Self {
             connection,
-            _endpoint: endpoint,
+            endpoint,
             send,
             heard,
             requests: BTreeMap::new(),
@@ -210,9 +221,18 @@ impl Viewer {
                     .await;
             }
             Message::GoAway { .. } => {
+                // A server that owes nothing closes at once, and what it has sent before may be lost.
+                let has_gone = || match self.connection.close_reason() {
+                    Some(ConnectionError::ApplicationClosed(close)) => {
+                        close.error_code == CloseCode::GoingAway.quic().into()
+                    }
+                    _ => false,
+                };
                 let is_such = |message: &Message| matches!(message, Message::GoAway { .. });
-                self.until("GOAWAY", |heard| heard.messages.iter().any(is_such))
-                    .await;
+                self.until("GOAWAY", |heard| {
+                    has_gone() || heard.messages.iter().any(is_such)
+                })
+                .await;
             }
             _ => {}
         }
@@ -244,6 +264,7 @@ impl Viewer {
     /// Waits until what the client has requested decodes.
     async fn complete(&mut self, alias: u16) {
         let request = self.requests[&alias].0.clone();
+        let mut rejected = 0;
         // Rows that the server draws at random may depend on each other, once in 256 generations.
         let mut asked = 0;
         let mut since = Instant::now();
@@ -252,20 +273,42 @@ impl Viewer {
             if rebuilt.is_some() {
                 return;
             }
-            let (last, owes) = {
+            let (last, come) = {
                 let heard = self.heard.lock().unwrap();
                 let shape = self.shapes[&request.segment];
                 let generation = shape.generation(request.generation).unwrap();
-                let come = heard.blocks(alias, &generation).len();
-                (heard.last, come < self.requests[&alias].1 as usize)
+                (heard.last, heard.blocks(alias, &generation).len())
             };
+            let owes = come < self.requests[&alias].1 as usize;
             since = since.max(last.unwrap_or(since));
+            // Another server had named the segment, and this one has it a moment later today.
+            let is_unknown = |message: &&Message| match message {
+                Message::Reject {
+                    alias: of, code, ..
+                } => (*of, *code) == (alias, RequestCode::Unknown),
+                _ => false,
+            };
+            let unknown = self.heard(|heard| heard.messages.iter().filter(is_unknown).count());
+            if unknown > rejected {
+                rejected = unknown;
+                tokio::time::sleep(SILENCE).await;
+                let credit = self.requests[&alias].1;
+                let again = Message::Request(Request {
+                    credit,
+                    ..request.clone()
+                });
+                let again = self.age.frame(&again.to_frame());
+                self.send.write_all(&again).await.unwrap();
+            }
             if since.elapsed() > if owes { PATIENCE } else { SILENCE } {
                 let closed = self.connection.close_reason();
                 assert!(closed.is_none(), "{closed:?}");
                 assert!(
                     asked < 3 && !owes,
-                    "the credit of the recorded client does not suffice"
+                    "the credit of the recorded client does not suffice: {come} of {} blocks came for \
+                     {request:?}; its socket lost {} packets",
+                    self.requests[&alias].1,
+                    self.lost()
                 );
                 asked += 1;
                 // CREDIT for another block, as the protocol has it.
@@ -278,6 +321,21 @@ impl Viewer {
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
+    }
+
+    fn heard<T>(&self, look: impl FnOnce(&Heard) -> T) -> T {
+        look(&self.heard.lock().unwrap())
+    }
+
+    /// Packets for which the socket had no room, as the kernel says.
+    fn lost(&self) -> String {
+        let port = self.endpoint.local_addr().unwrap().port();
+        let sockets = std::fs::read_to_string("/proc/net/udp").unwrap_or_default();
+        let is_own = |line: &&str| line.contains(&format!(":{port:04X} "));
+        let own = sockets.lines().find(is_own);
+        own.and_then(|line| line.split_whitespace().last())
+            .unwrap_or("?")
+            .to_owned()
     }
 
     /// The generation of this request, if what has come for it suffices.
