@@ -556,6 +556,7 @@ async fn an_older_peer_is_told_which_code_it_does_not_speak() {
                 path: "/a/b".into(),
                 offset: 0,
                 length: None,
+                held_only: false,
             })
             .to_frame()
         };
