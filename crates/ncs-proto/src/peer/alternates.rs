@@ -26,6 +26,8 @@ const COMES_WITHIN: Duration = Duration::from_secs(1);
 /// How long an alternate that has failed is left alone, and how long if nobody else serves.
 const REST: Duration = Duration::from_secs(10);
 const REST_ALONE: Duration = Duration::from_secs(2);
+/// For how long those come first that were not tried, and then those that were tried before others.
+const TRIED_FOR: Duration = Duration::from_secs(60);
 /// How long a server must have answered without a break before others are left for it.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// For how long the word of a server to go to another one counts.
@@ -81,8 +83,9 @@ pub struct Alternates {
     homes: SortedMap<SourceId, Home>,
     /// Those that each server has named last, best first.
     named: SortedMap<SourceId, Vec<Alternate>>,
-    /// Those that were tried lately and have not answered.
+    /// Those that were tried lately and have not answered, and when.
     tried: Vec<(Alternate, Instant)>,
+    looked_at: Option<Instant>,
     used: SortedMap<SourceId, Used>,
     next: u32,
     /// A server has said that another one is to serve.
@@ -138,6 +141,7 @@ impl Alternates {
                 .collect(),
             named: SortedMap::new(),
             tried: Vec::new(),
+            looked_at: None,
             used: SortedMap::new(),
             next: FIRST_ID,
             going: None,
@@ -207,7 +211,8 @@ impl Alternates {
 
     /// Whether an alternate may be tried soon although nobody answers now.
     pub fn may_help(&self) -> bool {
-        let is_known = || self.candidate(|_| false).is_some();
+        let has_rested = |at| self.looked_at.is_some_and(|now| at + REST <= now);
+        let is_known = || self.candidate(has_rested).is_some();
         !self.used.is_empty() || (self.attempts.0 > 0 && is_known())
     }
 
@@ -217,7 +222,8 @@ impl Alternates {
         if !self.are_known() && self.used.is_empty() {
             return Vec::new();
         }
-        self.tried.retain(|(_, at)| *at + REST > now);
+        self.tried.retain(|(_, at)| *at + TRIED_FOR > now);
+        self.looked_at = Some(now);
         let of = |source: SourceId| health.iter().find(|(other, _)| *other == source);
         let is = |source: SourceId, wanted: Health| of(source).is_some_and(|(_, is)| *is == wanted);
         let good: SortedSet<SourceId> = health
@@ -318,18 +324,22 @@ impl Alternates {
     }
 
     /// The first of those named that is not in use, and that has rested if it was tried lately.
+    /// Those that were tried go behind the others: who answers again may be any of them.
     fn candidate(&self, has_rested: impl Fn(Instant) -> bool) -> Option<(Alternate, SourceId)> {
-        let is_tried = |server: &Alternate| {
+        let tried_at = |server: &Alternate| {
             let mut tried = self.tried.iter();
-            tried.any(|(other, at)| is_same(other, server) && !has_rested(*at))
+            let tried = tried.find(|(other, _)| is_same(other, server));
+            tried.map(|(_, at)| *at)
         };
+        let is_tried = |server: &Alternate| tried_at(server).is_some_and(|at| !has_rested(at));
         let is_new = |server: &Alternate| {
             let is = |other: &Alternate| is_same(other, server);
             let is_in_use = self.homes.values().any(|home| is(&home.server))
                 || self.used.values().any(|used| is(&used.server));
             !is_in_use && !is_tried(server) && !self.banned.iter().any(is)
         };
-        let found = self.candidates().find(|(server, _)| is_new(server));
+        let new = self.candidates().filter(|(server, _)| is_new(server));
+        let found = new.min_by_key(|(server, _)| tried_at(server));
         found.map(|(server, by)| (server.clone(), by))
     }
 
@@ -623,6 +633,42 @@ mod tests {
             health.push((source, Health::Coming));
             assert_eq!(alternates.look(now + 499 * MS, &health), []);
             assert_eq!(alternates.due(), Some(now + NEXT_AFTER));
+        }
+    }
+
+    /// All are gone, and one of those named last comes back first.
+    #[test]
+    fn all_that_are_named_are_tried_in_turn_while_nobody_answers() {
+        let begun = Instant::now();
+        let mut alternates = Alternates::new([server("home")]);
+        let names = ["a", "b", "c", "d"];
+        alternates.told(begun, HOME, false, names.map(server).into());
+        let (mut running, mut opened) = (Vec::new(), Vec::new());
+        for tick in 0..400u32 {
+            let now = begun + tick * 100 * MS;
+            // An attempt takes three seconds to fail.
+            let health = |(source, at): &(SourceId, Instant)| match *at + 3000 * MS > now {
+                true => (*source, Health::Coming),
+                false => (*source, Health::Down),
+            };
+            let mut all = vec![(HOME, Health::Down)];
+            all.extend(running.iter().map(health));
+            for step in alternates.look(now, &all) {
+                match step {
+                    Step::Open { source, server, .. } => {
+                        running.push((source, now));
+                        opened.push(server.address);
+                    }
+                    Step::Forget(gone) => running.retain(|(source, _)| *source != gone),
+                    _ => {}
+                }
+            }
+        }
+        // Four at once, then one every five seconds.
+        assert!((10..=12).contains(&opened.len()), "{opened:?}");
+        for four in opened.windows(4) {
+            let four: Vec<_> = SortedSet::from_iter(four).into_iter().collect();
+            assert_eq!(four.len(), 4, "{opened:?}");
         }
     }
 
