@@ -9,9 +9,9 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	web embed-web test-web test-web-paths bench-web \
 	proofs crowds sanitize valgrind masked short-sanitize short-valgrind short-masked bench \
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
-	bench-swarms bench-fleets bench-handshakes bench-refusals bench-attacks bench-recovery bench-soak \
-	bench-viewers bench-abr bench-live bench-overload smoke-overload bench-profile \
-	smoke smoke-abr kills nodes outages outages-bundle mixed record-exchange check-aarch64 \
+	bench-swarms bench-fleets bench-servers bench-handshakes bench-refusals bench-attacks \
+	bench-recovery bench-soak bench-viewers bench-abr bench-live bench-overload smoke-overload \
+	bench-profile smoke smoke-abr kills nodes outages outages-bundle mixed record-exchange check-aarch64 \
 	check-fuzz fuzz gpu-bundle circles package dependencies screenshots
 
 all: check test
@@ -184,6 +184,11 @@ bench-swarms:
 # minute.
 bench-fleets:
 	$(CARGO) bench --locked --profile release --bench fleets -- --plots $(CURDIR)/docs/plots
+
+# Simulates five servers and 200 viewers with the shipped machines in virtual time, a hundred times
+# for each thing that happens to them. Needs no privileges, and some minutes.
+bench-servers:
+	$(CARGO) test --locked --release --test sim_servers -- --ignored --nocapture
 
 # Floods a server with handshakes that nobody continues, beside an honest viewer. Needs root and
 # iproute2.

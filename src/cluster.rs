@@ -760,6 +760,6 @@ const REOPEN_AFTER: Duration = Duration::from_secs(10);
 pub(crate) const REACHED_WITHIN: Duration = Duration::from_secs(5);
 /// The least time between two changes of which sessions are told, and between a beat and one for a
 /// server that has come.
-pub(crate) const CHANGE_EVERY: Duration = Duration::from_millis(500);
+pub const CHANGE_EVERY: Duration = Duration::from_millis(500);
 /// The time between two lines that say the same of a server.
 const LINE_EVERY: Duration = Duration::from_secs(10);
