@@ -5,15 +5,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ncserverd::peer::proto::SourceId;
+use ncserverd::peer::proto::silence::{Look, Silence};
 use ncserverd::wire::frame;
 use ncserverd::wire::message::VisitId;
 use rand::RngExt as _;
 
 use crate::net::{Net, Packet, Way, WireId};
 
-const LISTEN_EVERY: Duration = Duration::from_millis(100);
-const KNOCKS_MAX: u32 = 16;
-const YOUNG: Duration = Duration::from_secs(3);
 const PING_AFTER: Duration = Duration::from_secs(2);
 const PONG_WITHIN: Duration = Duration::from_millis(300);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -59,7 +57,7 @@ pub(crate) struct Up {
     has_pinged: bool,
     look_at: Instant,
     pub(crate) is_silent: bool,
-    listening: Listening,
+    silence: Silence,
 }
 
 struct Attempts {
@@ -75,15 +73,6 @@ struct Attempt {
     wire: WireId,
     until: Instant,
     again: (Instant, Duration),
-}
-
-struct Listening {
-    heard: (u64, Instant),
-    looked_at: Instant,
-    owes_since: Option<Instant>,
-    knocks: u32,
-    knocked_at: Option<Instant>,
-    is_mute: bool,
 }
 
 /// What has come of the time that has passed.
@@ -182,7 +171,7 @@ impl Link {
             has_pinged: false,
             look_at: net.now,
             is_silent: false,
-            listening: Listening::new(net.now),
+            silence: Silence::new(net.now),
         };
         up.look_at = up.silent_at();
         self.state = State::Up(Box::new(up));
@@ -237,19 +226,13 @@ impl Link {
     }
 
     /// Whether the server owes something and says nothing.
-    pub(crate) fn is_mute(&mut self, owes: bool, after: Duration, net: &mut Net) -> bool {
-        let now = net.now;
+    pub(crate) fn is_mute(&mut self, owes: bool, net: &mut Net) -> bool {
         let State::Up(up) = &mut self.state else {
             return false;
         };
-        let (heard, listening) = (up.heard, &mut up.listening);
-        let silence = listening.silence(now, owes, heard);
-        listening.is_mute |= silence >= after;
-        let is_mute = listening.is_mute;
-        let is_young = now.saturating_duration_since(up.begun) < YOUNG;
-        let soon = LISTEN_EVERY.max(net.rtt(up.wire) / 2).min(after / 2);
-        let knocks_after = if is_young { soon } else { after / 2 };
-        if silence >= knocks_after && listening.takes_knock(now) {
+        let (heard, rtt) = (up.heard, net.rtt(up.wire));
+        let Look { is_mute, knocks } = up.silence.look(net.now, owes, rtt, true, || heard);
+        if knocks {
             let mut out = Vec::new();
             frame::encode_knock(net.random.random(), &mut out);
             net.write(up.wire, Way::Up, out.into());
@@ -258,10 +241,7 @@ impl Link {
     }
 
     pub(crate) fn listens_at(&self) -> Option<Instant> {
-        let listening = &self.up()?.listening;
-        listening
-            .owes_since
-            .map(|_| listening.looked_at + LISTEN_EVERY)
+        self.up()?.silence.due()
     }
 
     /// When [`Link::pass`] has something to do.
@@ -398,44 +378,6 @@ impl Attempts {
             self.next_at = now + spread(pause, net);
         }
         has_failed
-    }
-}
-
-impl Listening {
-    fn new(now: Instant) -> Self {
-        Self {
-            heard: (0, now),
-            looked_at: now,
-            owes_since: None,
-            knocks: 0,
-            knocked_at: None,
-            is_mute: false,
-        }
-    }
-
-    fn silence(&mut self, now: Instant, owes: bool, heard: u64) -> Duration {
-        if !owes && !self.is_mute {
-            self.owes_since = None;
-            return Duration::ZERO;
-        }
-        let owes_since = *self.owes_since.get_or_insert(now);
-        if now.saturating_duration_since(self.looked_at) >= LISTEN_EVERY {
-            self.looked_at = now;
-            if heard != self.heard.0 {
-                (self.heard, self.knocks, self.is_mute) = ((heard, now), 0, false);
-            }
-        }
-        now.saturating_duration_since(owes_since.max(self.heard.1))
-    }
-
-    fn takes_knock(&mut self, now: Instant) -> bool {
-        let is_time = self.knocked_at.is_none_or(|at| at + LISTEN_EVERY <= now);
-        let takes = is_time && self.knocks < KNOCKS_MAX;
-        if takes {
-            self.knocks += 1;
-            self.knocked_at = Some(now);
-        }
-        takes
     }
 }
 

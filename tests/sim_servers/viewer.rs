@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ncserverd::gf::Kernels;
 use ncserverd::object::{SegmentId, Shape};
-use ncserverd::peer::proto::alternates::{Alternates, Health, SILENT_AFTER, Step};
+use ncserverd::peer::proto::alternates::{Alternates, Health, Step};
 use ncserverd::peer::proto::assembly::{Assembly, examine, join};
 use ncserverd::peer::proto::{
     Answer, Config, Event, FetchId, Keys, Order, Place, Proto, Rebuilder, Secret, SourceId, Urgency,
@@ -532,13 +532,8 @@ impl Viewer {
     fn is_mute(&mut self, source: SourceId, net: &mut Net) -> bool {
         // One that is not known yet owes HELLO.
         let owes = !self.is_known(source) || self.proto.owes(source);
-        let Some(link) = self.links.get_mut(&source) else {
-            return false;
-        };
-        let Some(wire) = link.wire() else {
-            return false;
-        };
-        link.is_mute(owes, SILENT_AFTER.max(2 * net.rtt(wire)), net)
+        let link = self.links.get_mut(&source);
+        link.is_some_and(|link| link.is_mute(owes, net))
     }
 
     fn health(&self, source: SourceId, is_mute: bool) -> Health {

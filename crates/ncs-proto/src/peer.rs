@@ -55,6 +55,7 @@ mod proto;
 mod rebuilder;
 mod refusal;
 mod shares;
+pub mod silence;
 mod streams;
 mod work;
 

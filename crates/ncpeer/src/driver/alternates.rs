@@ -10,7 +10,7 @@ use super::{Driver, link_to};
 use crate::Server;
 use crate::neighbours::is_private;
 use crate::proto::SourceId;
-use crate::proto::alternates::{Health, SILENT_AFTER, Step};
+use crate::proto::alternates::{Health, Step};
 use crate::token::Current;
 
 impl Driver {
@@ -43,13 +43,10 @@ impl Driver {
 
     /// Whether a server owes something and says nothing.
     fn is_mute(&self, now: Instant, link: &mut Link) -> bool {
-        let Some(rtt) = link.connection().map(Connection::rtt) else {
-            return false;
-        };
         // One that is not known yet owes HELLO.
         let is_known = self.proto.server(link.id).is_some() || self.proto.is_leaving(link.id);
         let owes = !is_known || self.proto.owes(link.id);
-        link.is_mute(now, owes, SILENT_AFTER.max(2 * rtt))
+        link.is_mute(now, owes)
     }
 
     fn health(&self, link: &Link, is_mute: bool) -> Health {

@@ -29,6 +29,7 @@ use tracing::Span;
 
 use super::attempts::{Answered, Attempts};
 use crate::neighbours::is_private;
+use crate::proto::silence::{Look, Silence};
 use crate::proto::{SourceId, StreamEnd};
 use crate::token::Current;
 use crate::{Config, Server};
@@ -58,16 +59,8 @@ const CERTIFICATE_ERRORS: [u64; 7] = [0x12a, 0x12b, 0x12c, 0x12d, 0x12e, 0x130, 
 const PING_AFTER: Duration = Duration::from_secs(2);
 /// The minimum time for its answer; two round trips if that is more.
 const PONG_WITHIN: Duration = Duration::from_millis(300);
-/// The intervals of looks at received packets: for a PING that is not answered, and for the silence
-/// of a source while there are others to turn to.
+/// The interval of looks at received packets, for a PING that is not answered.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-const LISTEN_EVERY: Duration = Duration::from_millis(100);
-/// Frames sent in one silence, one after each look, to hear of lost packets: whatever arrives is
-/// acknowledged, while QUIC's own probes come at doubling intervals (RFC 9002, section 6.2.1).
-const KNOCKS_MAX: u32 = 16;
-/// For how long a connection is young: QUIC knows little of its round trip, and waits for three of
-/// them before it repeats what is lost. Such a connection is knocked at sooner.
-const YOUNG: Duration = Duration::from_secs(3);
 
 /// The settings of connections to a source, and why its certificate was rejected.
 pub(super) type Quic = (quinn::ClientConfig, Arc<Rejection>);
@@ -121,63 +114,7 @@ struct Watch {
     is_silent: bool,
     /// A connection that answered while this one was silent.
     successor: Option<Box<Wires>>,
-    listening: Listening,
-}
-
-/// Whether a source that owes something says anything.
-struct Listening {
-    /// UDP datagrams received by the last look, and when their number last grew.
-    heard: (u64, Instant),
-    looked_at: Instant,
-    /// Since when it has owed something.
-    owes_since: Option<Instant>,
-    /// How often it was sent something that it has to acknowledge since it was last heard, and when
-    /// it was last sent that.
-    knocks: u32,
-    knocked_at: Option<Instant>,
-    /// Whether it was silent for so long that others were turned to, and has said nothing since.
-    is_mute: bool,
-}
-
-impl Listening {
-    fn new(now: Instant) -> Self {
-        Self {
-            heard: (0, now),
-            looked_at: now,
-            owes_since: None,
-            knocks: 0,
-            knocked_at: None,
-            is_mute: false,
-        }
-    }
-
-    /// How long the source has owed something and said nothing. One that is mute owes a word.
-    fn silence(&mut self, now: Instant, owes: bool, heard: impl FnOnce() -> u64) -> Duration {
-        if !owes && !self.is_mute {
-            self.owes_since = None;
-            return Duration::ZERO;
-        }
-        let owes_since = *self.owes_since.get_or_insert(now);
-        if now.saturating_duration_since(self.looked_at) >= LISTEN_EVERY {
-            self.looked_at = now;
-            let heard = heard();
-            if heard != self.heard.0 {
-                (self.heard, self.knocks, self.is_mute) = ((heard, now), 0, false);
-            }
-        }
-        now.saturating_duration_since(owes_since.max(self.heard.1))
-    }
-
-    /// Notes a knock if one is due. Returns whether it is.
-    fn takes_knock(&mut self, now: Instant) -> bool {
-        let is_time = self.knocked_at.is_none_or(|at| at + LISTEN_EVERY <= now);
-        let takes = is_time && self.knocks < KNOCKS_MAX;
-        if takes {
-            self.knocks += 1;
-            self.knocked_at = Some(now);
-        }
-        takes
-    }
+    silence: Silence,
 }
 
 impl Watch {
@@ -188,7 +125,7 @@ impl Watch {
             heard_at: now,
             is_silent: false,
             successor: None,
-            listening: Listening::new(now),
+            silence: Silence::new(now),
         }
     }
 
@@ -625,22 +562,18 @@ impl Link {
         matches!(self.state, State::Over) || (matches!(self.state, State::Down) && self.has_failed)
     }
 
-    /// Whether the source has owed something and said nothing for this long, and nothing since;
-    /// `owes` tells whether it owes something now. After half of the time, and on a young
-    /// connection sooner, it is sent something that it has to acknowledge, again and again.
-    pub(super) fn is_mute(&mut self, now: Instant, owes: bool, after: Duration) -> bool {
+    /// Whether the source has owed something and said nothing for too long, and nothing since;
+    /// `owes` tells whether it owes something now. It is sent something that it has to acknowledge
+    /// where that is due ([`Silence`]).
+    pub(super) fn is_mute(&mut self, now: Instant, owes: bool) -> bool {
         let State::Up(wires, watch) = &mut self.state else {
             return false;
         };
-        let (connection, listening) = (&wires.connection, &mut watch.listening);
+        let (connection, can_write) = (&wires.connection, wires.is_writable());
         let heard = || connection.stats().udp_rx.datagrams;
-        let silence = listening.silence(now, owes, heard);
-        listening.is_mute |= silence >= after;
-        let is_mute = listening.is_mute;
-        let is_young = now.saturating_duration_since(watch.begun) < YOUNG;
-        let soon = LISTEN_EVERY.max(connection.rtt() / 2).min(after / 2);
-        let knocks_after = if is_young { soon } else { after / 2 };
-        if silence >= knocks_after && wires.is_writable() && listening.takes_knock(now) {
+        let silence = &mut watch.silence;
+        let Look { is_mute, knocks } = silence.look(now, owes, connection.rtt(), can_write, heard);
+        if knocks {
             let mut out = Vec::new();
             frame::encode_knock(rand::random(), &mut out);
             wires.write(out);
@@ -650,13 +583,10 @@ impl Link {
 
     /// When to listen again, while the source owes something.
     pub(super) fn listens_at(&self) -> Option<Instant> {
-        let State::Up(_, watch) = &self.state else {
-            return None;
-        };
-        let listening = &watch.listening;
-        listening
-            .owes_since
-            .map(|_| listening.looked_at + LISTEN_EVERY)
+        match &self.state {
+            State::Up(_, watch) => watch.silence.due(),
+            _ => None,
+        }
     }
 
     async fn next(&mut self) -> Happening {
@@ -997,47 +927,6 @@ pub(super) fn transport(congestion: Congestion) -> quinn::TransportConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A source that owes nothing may say nothing.
-    #[test]
-    fn silence_is_counted_from_when_the_source_owes_something() {
-        let (now, ms) = (Instant::now(), Duration::from_millis);
-        let mut listening = Listening::new(now);
-        assert_eq!(listening.silence(now + ms(5000), false, || 9), ms(0));
-        assert_eq!(listening.silence(now + ms(5000), true, || 9), ms(0));
-        assert_eq!(listening.silence(now + ms(5150), true, || 9), ms(150));
-        assert_eq!(listening.silence(now + ms(5600), true, || 9), ms(600));
-        assert_eq!(listening.silence(now + ms(5700), true, || 10), ms(0));
-        assert_eq!(listening.silence(now + ms(5800), false, || 10), ms(0));
-        assert_eq!(listening.silence(now + ms(9000), true, || 10), ms(0));
-    }
-
-    #[test]
-    fn knocks_repeat_until_something_is_heard_and_are_bounded() {
-        let (now, ms) = (Instant::now(), Duration::from_millis);
-        let mut listening = Listening::new(now);
-        listening.silence(now, true, || 0);
-        assert!(listening.takes_knock(now + ms(250)));
-        assert!(!listening.takes_knock(now + ms(300)), "one after each look");
-        let later = (0..30).map(|look| now + ms(350 + 100 * look));
-        let taken = later.filter(|at| listening.takes_knock(*at)).count();
-        assert_eq!(taken, KNOCKS_MAX as usize - 1);
-        listening.silence(now + ms(9000), true, || 1);
-        assert!(listening.takes_knock(now + ms(9000)));
-    }
-
-    /// Nothing is awaited of it any more, so that it owes nothing.
-    #[test]
-    fn a_source_that_fell_silent_is_mute_until_it_speaks() {
-        let (now, ms) = (Instant::now(), Duration::from_millis);
-        let mut listening = Listening::new(now);
-        listening.silence(now, true, || 0);
-        assert_eq!(listening.silence(now + ms(600), true, || 0), ms(600));
-        listening.is_mute = true;
-        assert_eq!(listening.silence(now + ms(3000), false, || 0), ms(3000));
-        assert_eq!(listening.silence(now + ms(3200), false, || 1), ms(0));
-        assert!(!listening.is_mute);
-    }
 
     #[test]
     fn a_connection_is_silent_when_its_ping_is_not_answered() {
