@@ -38,6 +38,8 @@ const MOVES_WITHIN: Duration = Duration::from_secs(2);
 const ALL_MOVE_WITHIN: Duration = Duration::from_secs(4);
 /// Within which all have tried each of two servers that do not return once more.
 const RETURN_WITHIN: Duration = Duration::from_secs(12);
+/// Newcomers in the time between two beats of a server, when they come slowly.
+const UNTOLD: f64 = 4.0;
 /// Within which one of two servers is left.
 const SETTLES_WITHIN: Duration = Duration::from_secs(8);
 
@@ -82,11 +84,15 @@ fn each(scenario: Scenario, mut check: impl FnMut(&Run)) -> Moves {
 
 #[test]
 fn newcomers_spread_and_then_nobody_moves() {
+    let mut crowded = 0;
     let moves = each(Scenario::Steady, |run| {
         assert_eq!((run.sight.late, run.sight.errors), (0, 0));
-        // A quarter more than the mean, and the one who comes when all have so many.
+        // A quarter more than the mean, and the one who comes when all have so many. Others whom no
+        // beat has told yet may have come to one server at the same time.
         let (most, mean) = run.load;
-        assert!(f64::from(most) <= 1.25 * mean + 1.0, "{most} of {mean}");
+        let above = f64::from(most) - 1.25 * mean - 1.0;
+        assert!(above <= UNTOLD, "{most} of {mean}");
+        crowded += u64::from(above > 0.0);
         let sum = |of: fn(&server::Counts) -> u64| {
             let counts = run.world.servers.iter().map(|server| &server.counts);
             counts.map(of).sum::<u64>()
@@ -108,6 +114,7 @@ fn newcomers_spread_and_then_nobody_moves() {
             assert!(!viewer.seen.changes.iter().any(is_later));
         }
     });
+    assert!(crowded <= runs(2).end / 10, "{crowded}");
     assert_eq!(moves.took.len(), 0);
 }
 
