@@ -221,7 +221,7 @@ impl Viewer {
                     .await;
             }
             Message::GoAway { .. } => {
-                // A server that owes nothing closes at once, and what it has sent before may be lost.
+                // A server that owes nothing closes at once: what it has sent before may be lost.
                 let has_gone = || match self.connection.close_reason() {
                     Some(ConnectionError::ApplicationClosed(close)) => {
                         close.error_code == CloseCode::GoingAway.quic().into()
@@ -305,8 +305,8 @@ impl Viewer {
                 assert!(closed.is_none(), "{closed:?}");
                 assert!(
                     asked < 3 && !owes,
-                    "the credit of the recorded client does not suffice: {come} of {} blocks came for \
-                     {request:?}; its socket lost {} packets",
+                    "the credit of the recorded client does not suffice: {come} of {} blocks came \
+                     for {request:?}; its socket lost {} packets",
                     self.requests[&alias].1,
                     self.lost()
                 );

@@ -213,8 +213,8 @@ fn a_coding_that_is_not_known_is_nobodys() {
     }
 }
 
-/// The message as an older version sends it, without codings, trees and flags of a GET, and how many
-/// of these fields it may have.
+/// The message as an older version sends it, without codings, trees and flags of a GET, and how
+/// many of these fields it may have.
 fn older(mut message: Message) -> (Message, usize) {
     let fields = match &mut message {
         Message::Request(Request { meant, .. })
