@@ -197,13 +197,16 @@ async fn a_relay_answers_what_it_holds_without_its_sources() {
     origin.put("/vod/a.ts", Bytes::from(bytes(1, 300_000)));
     let station = Station::start(peer::Config::new(at, Trust::System)).await;
     let viewer = client(station.config()).await;
-    let refused = viewer.look_up_held("/live/a.ts", 0, None).await;
+    let refused = viewer.look_up_at_first("/live/a.ts", 0, None, true).await;
     assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
     assert!(origin.counts().is_empty());
     read(&viewer, "/live/a.ts").await.unwrap();
     // Another viewer, who has not been told yet.
     let other = client(station.config()).await;
-    let (meta, _, _) = other.look_up_held("/live/a.ts", 0, None).await.unwrap();
+    let (meta, _, _) = other
+        .look_up_at_first("/live/a.ts", 0, None, true)
+        .await
+        .unwrap();
     assert_eq!(meta.length, 300_000);
 }
 

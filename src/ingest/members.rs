@@ -3,9 +3,9 @@
 //! Each object has a *home*, the server with the greatest weight for its path
 //! ([`Fleet::route`]). The home asks the origin; every other server fetches the object's blocks
 //! from a server nearer to the home, as any peer does, so that the home sends few copies. If that
-//! one is slow or refuses, the next one is asked beside it, and the origin in the end: the first
-//! answer counts. No answer of another server is final but the object itself, because that server
-//! may be configured otherwise.
+//! one is slow, silent or refuses, the next one is asked beside it, and the origin in the end: the
+//! first answer counts. No answer of another server is final but the object itself, because that
+//! server may be configured otherwise.
 //!
 //! When servers come or go, objects get another home, which may not have what the one before has
 //! fetched. For a while it asks those who come next in an object's order for what they hold, before
@@ -454,11 +454,9 @@ impl SharedOrigin {
             Want::Part(range) => (range.start, None),
             Want::Listed(range) => (range.start, Some(range.end - range.start)),
         };
-        let asked = match of {
-            Of::Any => client.look_up(path, offset, length).await,
-            Of::Holders => client.look_up_held(path, offset, length).await,
-        };
-        let (meta, whole, _) = asked.map_err(|error| error.to_string())?;
+        let held_only = of == Of::Holders;
+        let asked = client.look_up_at_first(path, offset, length, held_only);
+        let (meta, whole, _) = asked.await.map_err(|error| error.to_string())?;
         if let Some(key) = key
             && StreamKey::of(&meta) != Some(key)
         {

@@ -30,6 +30,8 @@ use super::{Config, Error, KnownKeys, Listener, Stats};
 
 /// Capacity of the driver's queue; further commands wait.
 const COMMANDS_MAX: usize = 64;
+/// The first of the servers that the client was told to use.
+const FIRST: SourceId = SourceId(0);
 /// Parts of one path with remembered metadata.
 const PARTS_MAX: usize = 64;
 /// Parts of an object fetched ahead of the reader. While lost blocks of one part are repeated, and
@@ -321,19 +323,20 @@ impl Client {
         Ok((meta, whole, until.saturating_duration_since(Instant::now())))
     }
 
-    /// As [`Client::look_up`], but the server asks nobody: it refuses what it does not hold.
-    pub async fn look_up_held(
+    /// As [`Client::look_up`], but of the first server alone, and not for longer than it answers:
+    /// [`Error::Gone`] comes as soon as it is silent or gone. With `held_only`, it refuses what it
+    /// would have to ask others for.
+    pub async fn look_up_at_first(
         &self,
         path: &str,
         offset: u64,
         length: Option<u64>,
+        held_only: bool,
     ) -> Result<(Arc<message::Meta>, Option<Bytes>, Duration), Error> {
+        let of = Of::One(FIRST, held_only);
         let known = match self.remembered(path, offset)? {
             Some(known) => known,
-            None => {
-                self.ask(path.to_owned(), offset, length, Of::Holders)
-                    .await?
-            }
+            None => self.ask(path.to_owned(), offset, length, of).await?,
         };
         let left = known.until.saturating_duration_since(Instant::now());
         Ok((known.meta, known.whole, left))
@@ -649,7 +652,7 @@ impl Client {
     async fn names_alike(&self, source: SourceId, part: &Known) -> Result<bool, Error> {
         let (path, offset) = (part.meta.path.clone(), part.meta.offset);
         let named = self
-            .ask(path, offset, Some(part.meta.length), Of::One(source))
+            .ask(path, offset, Some(part.meta.length), Of::One(source, false))
             .await?;
         Ok(named.meta.id == part.meta.id && is_of_one_object(&part.meta, &named.meta))
     }

@@ -102,23 +102,12 @@ impl Proto {
         )
     }
 
-    /// Asks what a path leads to at those who hold it. It fails when all others have refused.
-    pub fn get_held(&mut self, now: Instant, path: &str, offset: u64, length: Option<u64>) -> u64 {
-        let place = Place {
-            path: path.to_owned(),
-            offset,
-            length,
-        };
-        let due = now + self.config.answer_timeout;
-        self.gets.ask_holders(place, due)
-    }
-
-    /// Asks one source alone what a path leads to. It fails as soon as this source is gone, silent
-    /// or about to leave.
+    /// Asks one source alone what a path leads to; with `held_only`, this source asks nobody else
+    /// for it. It fails as soon as the source is gone, silent or about to leave.
     pub fn get_of(
         &mut self,
         now: Instant,
-        source: SourceId,
+        (source, held_only): (SourceId, bool),
         path: &str,
         offset: u64,
         length: Option<u64>,
@@ -129,7 +118,7 @@ impl Proto {
             length,
         };
         let due = now + self.config.answer_timeout;
-        let request = self.gets.ask_only(source, place, due);
+        let request = self.gets.ask_only((source, held_only), place, due);
         if self.server(source).is_none() || self.is_silent(source) {
             self.gets.give_up_on(source, &mut self.effects);
         }

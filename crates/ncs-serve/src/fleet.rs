@@ -29,8 +29,8 @@ pub const LOAD_MAX: f64 = 1.25;
 /// The part of its places up to which no server has too much: the first few viewers need not
 /// spread.
 pub const LOAD_LITTLE: f64 = 0.05;
-/// Servers that a viewer is told of, at most. If there is one in another zone, it is among them: what
-/// cuts a zone off leaves that one.
+/// Servers that a viewer is told of, at most. If there is one in another zone, it is among them:
+/// what cuts a zone off leaves that one.
 pub const TOLD: usize = ALTERNATES_MAX;
 /// Viewers that a server which goes away sends to each of the others in a second: an eighth of the
 /// handshakes that one takes.
@@ -39,7 +39,7 @@ pub const MOVES_PER_SECOND: u32 = 500;
 /// Copies of an object that a server sends to others of the fleet, and servers that one asks before
 /// the origin.
 const FAN_OUT: usize = 3;
-const ASKED: usize = 2;
+const ASKED: usize = 3;
 /// Tells the keys of objects from those of viewers.
 const OBJECT: u64 = u64::MAX - 1;
 
@@ -724,10 +724,11 @@ mod tests {
         let fleets = members.iter().map(|member| fleet(&member.name, &members));
         let routes = fleets.map(|fleet| fleet.route("/live/0.ts").through);
         let lengths: Vec<usize> = routes.map(|through| through.len()).collect();
-        // The home asks nobody, the second server only the home, and the others one more.
+        // The home asks nobody, the second server only the home, and each of the next one more.
         assert_eq!(lengths.iter().filter(|length| **length == 0).count(), 1);
         assert_eq!(lengths.iter().filter(|length| **length == 1).count(), 1);
-        assert_eq!(lengths.iter().filter(|length| **length == 2).count(), 3);
+        assert_eq!(lengths.iter().filter(|length| **length == 2).count(), 1);
+        assert_eq!(lengths.iter().filter(|length| **length == 3).count(), 2);
         assert_eq!(Fleet::alone().route("/live/0.ts").through, []);
     }
 

@@ -684,7 +684,9 @@ impl Peer {
             Ok(Taken::Fetch(meta)) => self.fetch(now, id, &meta),
             Ok(Taken::Confirm((offset, length, source), answer)) => {
                 let path = read.path.clone();
-                let get = self.proto.get_of(now, source, &path, offset, Some(length));
+                let get = self
+                    .proto
+                    .get_of(now, (source, false), &path, offset, Some(length));
                 self.gets.insert(get, id);
                 if let Some(read) = self.reads.get_mut(&id) {
                     read.question = Question::Confirming(get, answer);

@@ -57,10 +57,8 @@ pub(crate) enum Command {
 pub(crate) enum Of {
     /// All sources, one after the other.
     All,
-    /// This source alone.
-    One(SourceId),
-    /// All sources, but none is to ask another one for it.
-    Holders,
+    /// This source alone. If the second is true, it is to ask nobody else for it.
+    One(SourceId, bool),
 }
 
 impl Driver {
@@ -76,8 +74,10 @@ impl Driver {
             } => {
                 let request = match of {
                     Of::All => self.proto.get(now, &path, offset, length),
-                    Of::One(source) => self.proto.get_of(now, source, &path, offset, length),
-                    Of::Holders => self.proto.get_held(now, &path, offset, length),
+                    Of::One(source, held_only) => {
+                        let of = (source, held_only);
+                        self.proto.get_of(now, of, &path, offset, length)
+                    }
                 };
                 self.gets.insert(request, reply);
             }

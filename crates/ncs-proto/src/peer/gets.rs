@@ -67,7 +67,7 @@ struct Question {
     introduction: Option<Introduction>,
     /// The only source that is asked.
     only: Option<SourceId>,
-    /// Whether sources are to answer from what they hold.
+    /// Whether it is to answer from what it holds.
     held_only: bool,
 }
 
@@ -105,24 +105,19 @@ impl Gets {
         request
     }
 
-    /// Asks for what sources hold.
-    pub(super) fn ask_holders(&mut self, place: Place, due: Instant) -> u64 {
-        let request = self.number();
-        let question = Question {
-            held_only: true,
-            ..Question::new(place, due, None)
-        };
-        self.open.insert(request, question);
-        request
-    }
-
-    /// Asks one source alone.
-    pub(super) fn ask_only(&mut self, source: SourceId, place: Place, due: Instant) -> u64 {
+    /// Asks one source alone, perhaps for what it holds.
+    pub(super) fn ask_only(
+        &mut self,
+        (source, held_only): (SourceId, bool),
+        place: Place,
+        due: Instant,
+    ) -> u64 {
         let request = self.number();
         self.open.insert(
             request,
             Question {
                 only: Some(source),
+                held_only,
                 ..Question::new(place, due, None)
             },
         );

@@ -354,10 +354,10 @@ fn a_question_for_one_source_fails_as_soon_as_that_one_answers_nothing() {
     for happening in happenings {
         let (mut proto, now) = open();
         let others = proto.get(now, "/a/c", 0, None);
-        let before = proto.get_of(now, HERE, "/a/b", 0, None);
+        let before = proto.get_of(now, (HERE, false), "/a/b", 0, None);
         messages(&mut proto, now);
         happening(&mut proto, now);
-        let after = proto.get_of(now, HERE, "/a/b", 0, None);
+        let after = proto.get_of(now, (HERE, false), "/a/b", 0, None);
         messages(&mut proto, now);
         let mut failed = Vec::new();
         while let Some(event) = proto.poll_event() {
@@ -2012,28 +2012,24 @@ fn two_answers_to_one_question_are_no_fault() {
 }
 
 #[test]
-fn what_is_held_is_asked_of_all_until_one_has_it() {
+fn one_source_is_asked_for_what_it_holds() {
     let (mut proto, now) = open_both();
-    let request = proto.get_held(now, "/a/b", 0, None);
     let asked = |proto: &mut Proto, source| match proto.poll_message(now, source) {
         Some(Message::Get(get)) => Some((get.request, get.held_only)),
         _ => None,
     };
-    let refusal = |request| {
-        Message::Error(RequestError {
-            request,
-            code: RefusalCode::Unknown,
-            retry_after_ms: 0,
-            reason: "not held here".to_owned(),
-        })
-    };
-    assert_eq!(asked(&mut proto, HERE), Some((request, true)));
+    let request = proto.get_of(now, (HERE, true), "/a/b", 0, None);
     assert_eq!(asked(&mut proto, THERE), None);
-    proto.handle_message(now, HERE, refusal(request)).unwrap();
-    assert_eq!(asked(&mut proto, THERE), Some((request, true)));
-    proto.handle_message(now, THERE, refusal(request)).unwrap();
+    assert_eq!(asked(&mut proto, HERE), Some((request, true)));
+    let refusal = Message::Error(RequestError {
+        request,
+        code: RefusalCode::Unknown,
+        retry_after_ms: 0,
+        reason: "not held here".to_owned(),
+    });
+    proto.handle_message(now, HERE, refusal).unwrap();
     assert!(matches!(answer(&mut proto), Some((over, Err(_))) if over == request));
-    let ordinary = proto.get(now, "/a/b", 0, None);
+    let ordinary = proto.get_of(now, (HERE, false), "/a/b", 0, None);
     assert_eq!(asked(&mut proto, HERE), Some((ordinary, false)));
 }
 
