@@ -287,6 +287,40 @@ async fn a_process_that_does_not_take_over_changes_nothing() {
     audience.stop().await;
 }
 
+/// The process before still waits for a viewer who is gone without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_process_takes_over_when_one_dies_while_the_one_before_drains() {
+    let origin = origin().await;
+    let mut server = Server::start(&origin, &[]);
+    // Nothing runs this client any more once it is connected.
+    let stopped = tokio::runtime::Builder::new_current_thread();
+    let (stopped, at) = (
+        { stopped }.enable_all().build().unwrap(),
+        server.server.clone(),
+    );
+    let viewer = tokio::task::block_in_place(|| {
+        let config = peer::Config::new(at, Trust::System);
+        stopped.block_on(async { Client::connect(config).await.unwrap() })
+    });
+    let mut died = Program::start(&mut server.command);
+    said(&died);
+    died.signal("KILL");
+    while died.has_ended().is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    server.program.says(["another one may take its place"]);
+    let next = Program::start(&mut server.command);
+    said(&next);
+    assert!(server.program.has_ended().is_none(), "it still drains");
+    let newcomer = client(&server).await;
+    fetch(&newcomer, 0).await;
+    await_end(std::mem::replace(&mut server.program, next));
+    fetch(&newcomer, 1).await;
+    fetch(&client(&server).await, 2).await;
+    drop(viewer);
+    stopped.shutdown_background();
+}
+
 /// Newcomers come at any moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn newcomers_meet_one_process_or_the_other() {

@@ -46,6 +46,8 @@ const WELCOME_WITHIN: Duration = Duration::from_secs(150);
 const PARCEL_WITHIN: Duration = Duration::from_secs(30);
 /// How long a process takes objects before it serves without the rest.
 const OBJECTS_WITHIN: Duration = Duration::from_secs(60);
+/// How long the next process may take between two of its messages: it may prepare its device.
+const NEXT_WITHIN: Duration = Duration::from_secs(150);
 /// Addresses and listeners of one process.
 const SOCKETS_MAX: usize = 64;
 
@@ -59,6 +61,9 @@ pub enum Error {
     /// The system refuses something.
     #[error(transparent)]
     Io(#[from] io::Error),
+    /// Something else is at the path.
+    #[error("{}: this is no socket: name a path where nothing else is", .0.display())]
+    NoSocket(PathBuf),
     /// The other process belongs to another user.
     #[error("the other process belongs to user {0}")]
     Stranger(u32),
@@ -294,11 +299,13 @@ impl Handover {
         self.door.publish()
     }
 
-    /// Answers processes that come, until one of them serves. The connection with that one is
-    /// given to `served`: it has to live as long as this process.
+    /// Answers processes that come. When one of them serves, the connection with it is given to
+    /// `served`: it has to live as long as this process. If that one dies before this process has
+    /// ended, others may come.
     pub(super) async fn attend(self, served: mpsc::Sender<Successor>) {
+        let mut door = Arc::clone(&self.door);
         loop {
-            let mut channel = match self.door.accept().await {
+            let mut channel = match door.accept().await {
                 Ok(channel) => channel,
                 Err(error) => {
                     tracing::warn!(%error, "a process that wants to take over is not heard");
@@ -309,14 +316,41 @@ impl Handover {
             match self.converse(&mut channel).await {
                 Ok(()) => {
                     self.sockets.ports.note_replaced();
-                    let _ = served.send(Successor { _channel: channel }).await;
-                    return std::future::pending().await;
+                    let channel = Arc::new(channel);
+                    let successor = Successor {
+                        _channel: Arc::clone(&channel),
+                    };
+                    let _ = served.send(successor).await;
+                    channel.closed().await;
+                    tracing::warn!(
+                        "the process that has taken over has ended before this one: another one \
+                         may take its place",
+                    );
+                    self.get_newcomers();
+                    match door.again() {
+                        Ok(again) => door = Arc::new(again),
+                        Err(error) => {
+                            tracing::warn!(%error, "no other process can take over");
+                            return std::future::pending().await;
+                        }
+                    }
                 }
-                Err(error) => tracing::warn!(
-                    %error,
-                    "a process that was to take over has not: this one goes on",
-                ),
+                Err(error) => {
+                    tracing::warn!(
+                        %error,
+                        "a process that was to take over has not: this one goes on",
+                    );
+                    // It may have begun to.
+                    self.get_newcomers();
+                }
             }
+        }
+    }
+
+    /// New clients come to this process, and to no other.
+    fn get_newcomers(&self) {
+        if let Err(error) = self.sockets.ports.stay_alone() {
+            tracing::warn!(%error, "new clients come to a process that is gone");
         }
     }
 
@@ -355,7 +389,7 @@ impl Handover {
         channel.send(&FromServing::Welcome { process }, &[]).await?;
         let mut titles = self.library.titles().into_iter();
         loop {
-            match channel.receive().await?.0 {
+            match within(NEXT_WITHIN, channel.receive()).await?.0 {
                 FromNext::Hello { .. } => return Err(Error::Message),
                 FromNext::More => match self.pack(&mut titles).await? {
                     Some(file) => channel.send(&FromServing::Objects, &[file.as_fd()]).await?,
@@ -408,7 +442,7 @@ impl Handover {
 /// The process that has taken over. When this is dropped, it takes this one for ended.
 #[derive(Debug)]
 pub(super) struct Successor {
-    _channel: Channel,
+    _channel: Arc<Channel>,
 }
 
 async fn within<T>(

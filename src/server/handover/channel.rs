@@ -7,6 +7,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
@@ -103,8 +104,13 @@ impl Channel {
     }
 
     /// Returns when the other process has closed its end, or says something out of turn.
-    pub(super) async fn closed(&mut self) {
-        let _ = self.stream.read_u8().await;
+    pub(super) async fn closed(&self) {
+        while self.stream.readable().await.is_ok() {
+            match self.stream.try_read(&mut [0]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                _ => return,
+            }
+        }
     }
 }
 
@@ -139,8 +145,13 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Listens beside a path, where nobody comes before [`Door::publish`].
+    /// Listens beside a path, where nobody comes before [`Door::publish`]. What is at the path has
+    /// to be a socket, if there is anything.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        let kind = std::fs::symlink_metadata(path).map(|found| found.file_type());
+        if kind.is_ok_and(|kind| !kind.is_socket()) {
+            return Err(Error::NoSocket(path.to_owned()));
+        }
         let mut draft = path.as_os_str().to_owned();
         draft.push(format!(".{}", std::process::id()));
         let draft = PathBuf::from(draft);
@@ -176,6 +187,13 @@ impl Door {
         Channel::new(stream)
     }
 
+    /// Listens again at the path, where the process that had taken over has died.
+    pub(super) fn again(&self) -> Result<Self, Error> {
+        let door = Self::open(&self.path)?;
+        door.publish()?;
+        Ok(door)
+    }
+
     /// Nobody is to come any more, and no other process listens at the path.
     pub(super) fn close(&self) {
         let _ = std::fs::remove_file(&self.path);
@@ -203,6 +221,29 @@ mod tests {
         let one = Channel::connect(&path).await.unwrap().unwrap();
         let other = door.accept().await.unwrap();
         (place, door, one, other)
+    }
+
+    #[tokio::test]
+    async fn nothing_but_a_socket_is_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("precious");
+        std::fs::write(&path, "bytes").unwrap();
+        let refused = Door::open(&path).map(drop);
+        assert!(matches!(refused, Err(Error::NoSocket(named)) if named == path));
+        assert_eq!(std::fs::read(&path).unwrap(), b"bytes");
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_door_is_opened_again_after_another_process_was_there() {
+        let (_place, door, _one, other) = pair().await;
+        let next = Door::open(&door.path).unwrap();
+        next.publish().unwrap();
+        drop((next, other));
+        assert!(Channel::connect(&door.path).await.unwrap().is_none());
+        let again = door.again().unwrap();
+        assert!(Channel::connect(&door.path).await.unwrap().is_some());
+        again.accept().await.unwrap();
     }
 
     #[tokio::test]
