@@ -28,8 +28,9 @@ pub(super) const STRICT_FOR: Duration = Duration::from_secs(60);
 pub(super) const SHARE_REPEAT: Duration = Duration::from_secs(4);
 /// A use that is not told again for so long is over.
 pub(super) const USE_LASTS: Duration = Duration::from_secs(75);
-/// Uses that are known at most, of all servers. Others do not count.
-pub(super) const USES_MAX: usize = 1 << 20;
+/// Uses of one server, and of all, that are known at most. Others do not count.
+pub(super) const SERVER_MAX: usize = 1 << 16;
+pub(super) const USES_MAX: usize = 1 << 18;
 
 /// The holders that this server counts.
 #[derive(Debug, Default)]
@@ -66,11 +67,10 @@ impl Books {
     /// Takes what a server uses.
     pub(super) fn take(&mut self, now: Instant, from: &Name, told: Told) {
         let holder = told.holder;
-        let is_known = self
-            .told
-            .get(from)
-            .is_some_and(|told| told.contains(&holder));
-        if !is_known && (told.connections == 0 || self.uses >= USES_MAX) {
+        let known = self.told.get(from);
+        let is_known = known.is_some_and(|told| told.contains(&holder));
+        let has_room = || self.uses < USES_MAX && known.is_none_or(|told| told.len() < SERVER_MAX);
+        if !is_known && (told.connections == 0 || !has_room()) {
             return;
         }
         let account = self.accounts.entry(holder).or_default();
@@ -358,6 +358,37 @@ const LITTLE: u64 = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One server that invents holders takes the room of no other, nor much memory.
+    #[test]
+    fn what_servers_use_is_bounded() {
+        let (now, mut books) = (Instant::now(), Books::default());
+        let mut take = |server: usize, holder: usize, connections| {
+            let from = format!("media-{server}").parse().unwrap();
+            let told = Told {
+                holder: holder as u128,
+                connections,
+                limit: None,
+                flow: None,
+                ages: Vec::new(),
+            };
+            books.take(now, &from, told);
+            books.uses
+        };
+        for holder in 0..SERVER_MAX + 10 {
+            take(1, holder, 1);
+        }
+        assert_eq!(take(1, SERVER_MAX + 10, 1), SERVER_MAX);
+        assert_eq!(take(2, 0, 1), SERVER_MAX + 1);
+        for server in 3..10 {
+            for holder in 0..SERVER_MAX {
+                take(server, holder, 1);
+            }
+        }
+        assert_eq!(take(2, 1, 1), USES_MAX);
+        // What is known may change.
+        assert_eq!(take(1, 0, 2), USES_MAX);
+    }
 
     #[test]
     fn a_rate_is_divided_by_use() {
