@@ -537,7 +537,7 @@ impl Library {
             Ok(point.named(path, resolved))
         });
         self.note_resolved(&outcome, by);
-        outcome
+        outcome.inspect_err(|refusal| self.inner.shared.metrics.refused(refusal))
     }
 
     /// A session may ask for blocks of this segment.

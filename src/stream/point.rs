@@ -212,9 +212,13 @@ impl Point {
         }
     }
 
-    /// Answers a request from what is held.
+    /// Answers a request from what is held. A playlist changes, and is never held in this sense.
     pub(super) fn resolve_held(&self, path: &ObjectPath, offset: u64) -> Result<Resolved, Refusal> {
-        let answer = self.held(&self.place_of(path), offset, Instant::now());
+        let path = self.place_of(path);
+        let is_held = !self.is_mutable(&path);
+        let answer = is_held
+            .then(|| self.held(&path, offset, Instant::now()))
+            .flatten();
         if answer.is_some() {
             self.shared.metrics.held.inc();
         }
