@@ -4,14 +4,16 @@
 #[path = "program/mod.rs"]
 mod program;
 
-use std::io::{Read as _, Write as _};
-use std::net::SocketAddr;
+use std::io::{IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytesize::ByteSize;
+use ncserverd::endpoint::{self, Port, Ports, Sockets};
 use ncserverd::peer::{self, Client};
 use ncserverd::tls::Trust;
 use nctest::fleet::free_address;
@@ -19,6 +21,7 @@ use nctest::live;
 use nctest::origin::Origin;
 use nctest::program::{PATIENCE, Program, metric, serve};
 use program::program;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
@@ -226,6 +229,13 @@ async fn viewers_follow_a_server_from_process_to_process_and_none_is_late() {
     );
 }
 
+/// What a next process says first, and a message to the process that serves.
+const HELLO: &str = r#"{"hello":{"form":1,"version":"0.1.0"}}"#;
+fn message(text: &str) -> Vec<u8> {
+    let length = u32::try_from(text.len()).unwrap();
+    [&length.to_le_bytes()[..], text.as_bytes()].concat()
+}
+
 /// Whatever happens to the next process before it serves, the one that serves goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_does_not_take_over_changes_nothing() {
@@ -257,11 +267,7 @@ async fn a_process_that_does_not_take_over_changes_nothing() {
     });
     // One that dies before it serves, or is none of ours.
     let path = server.state.path().join("handover");
-    let message = |text: &str| {
-        let length = u32::try_from(text.len()).unwrap();
-        [&length.to_le_bytes()[..], text.as_bytes()].concat()
-    };
-    let hello = message(r#"{"hello":{"form":1,"version":"0.1.0"}}"#);
+    let hello = message(HELLO);
     let more = message(r#""more""#);
     for said in [
         Vec::new(),
@@ -285,6 +291,60 @@ async fn a_process_that_does_not_take_over_changes_nothing() {
     tokio::time::sleep(LASTS).await;
     tokio::task::block_in_place(|| server.upgrade());
     audience.stop().await;
+}
+
+/// What the process that serves hands over with a message, and the message.
+fn receive(from: &mut UnixStream) -> (serde_json::Value, Vec<UdpSocket>) {
+    let (mut first, mut space) = ([0], [MaybeUninit::uninit(); 1024]);
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [IoSliceMut::new(&mut first)];
+    recvmsg(&*from, &mut bytes, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
+    let files = ancillary.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => files.collect(),
+        _ => Vec::new(),
+    });
+    let files = files.map(UdpSocket::from).collect();
+    let mut length = [first[0], 0, 0, 0];
+    from.read_exact(&mut length[1..]).unwrap();
+    let mut message = vec![0; u32::from_le_bytes(length) as usize];
+    from.read_exact(&mut message).unwrap();
+    (serde_json::from_slice(&message).unwrap(), files)
+}
+
+/// Its program gives newcomers to sockets that nobody reads any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn newcomers_come_back_when_the_next_process_dies_before_it_serves() {
+    let origin = origin().await;
+    let server = Server::start(&origin, &[]);
+    let mut next = UnixStream::connect(server.state.path().join("handover")).unwrap();
+    next.write_all(&message(HELLO)).unwrap();
+    let (mut ports, mut listen) = (Vec::new(), Vec::new());
+    let process = loop {
+        let (message, sockets) = receive(&mut next);
+        if let Some(address) = message["port"].as_str() {
+            let address = address.parse().unwrap();
+            listen.push(address);
+            ports.push(Port::handed(address, sockets));
+        }
+        if let Some(process) = message["welcome"]["process"].as_u64() {
+            break u8::try_from(process).unwrap();
+        }
+    };
+    // Half of them are those of the process that serves.
+    let sockets = u8::try_from(ports[0].sockets.len() / 2).unwrap();
+    let config = endpoint::Config {
+        listen,
+        sockets: Sockets::Count(sockets.try_into().unwrap()),
+        ..endpoint::Config::default()
+    };
+    let taken = Ports::take(&config, ports, process).unwrap();
+    taken.take_newcomers().unwrap();
+    let newcomer = Client::connect(peer::Config::new(server.server.clone(), Trust::System));
+    let lost = tokio::time::timeout(Duration::from_secs(1), newcomer).await;
+    assert!(lost.is_err(), "nobody reads these sockets");
+    drop((next, taken));
+    server.program.says(["this one goes on"]);
+    fetch(&client(&server).await, 0).await;
 }
 
 /// The process before still waits for a viewer who is gone without a word.
