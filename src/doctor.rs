@@ -111,7 +111,8 @@ impl Report {
         let config = &loaded.config;
         let mut checks = vec![configuration(loaded)];
         checks.extend(sockets::listening(config));
-        checks.push(sockets::telemetry(&config.telemetry));
+        checks.push(sockets::telemetry(config));
+        checks.extend(sockets::handover(config.server.handover.as_deref()));
         checks.extend(sockets::buffers(&config.endpoint));
         checks.push(sockets::sharing(&config.endpoint));
         checks.push(sockets::gso(&config.endpoint));

@@ -1,7 +1,11 @@
 //! Checks of the network: addresses, buffers, segmentation offload.
 
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::Duration;
 
 use bytesize::ByteSize;
@@ -11,8 +15,49 @@ use socket2::SockRef;
 use super::Check;
 use crate::config::Config;
 use crate::endpoint::{self, granted_buffers, udp_socket};
-use crate::telemetry;
 use crate::units::size;
+
+/// Where the next process is to come.
+pub(super) fn handover(path: Option<&Path>) -> Vec<Check> {
+    const NAME: &str = "place for the next process";
+    let Some(path) = path else {
+        return Vec::new();
+    };
+    let shown = path.display();
+    let found = fs::symlink_metadata(path).map(|found| found.file_type());
+    if found.is_ok_and(|kind| !kind.is_socket()) {
+        let change = "name a path in `server.handover` where nothing else is";
+        return vec![Check::fail(NAME, format!("{shown} is no socket"), change)];
+    }
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let draft = path.with_added_extension(format!("doctor-{}", std::process::id()));
+    let tried = UnixListener::bind(&draft);
+    let _ = fs::remove_file(&draft);
+    let check = match (tried, fs::metadata(folder)) {
+        (Ok(_), Ok(folder)) if folder.permissions().mode() & 0o022 != 0 => Check::warn(
+            NAME,
+            format!("others than this user can write to the folder of {shown}"),
+            "take that right away: chmod go-w",
+        ),
+        (Ok(_), Ok(_)) => Check::ok(NAME, format!("{shown} can be made")),
+        (Err(error), _) | (_, Err(error)) => Check::fail(
+            NAME,
+            format!("cannot make {shown}: {error}"),
+            "make its folder, where this user can write, or change `server.handover`",
+        ),
+    };
+    vec![check]
+}
+
+/// Whether a server that runs may hand over its addresses.
+fn hands_over(config: &Config) -> bool {
+    let path = config.server.handover.as_deref();
+    let found = path.and_then(|path| fs::symlink_metadata(path).ok());
+    found.is_some_and(|found| found.file_type().is_socket())
+}
 
 /// The addresses for peers, all bound at once as by the server, because one may conflict with
 /// another.
@@ -28,6 +73,9 @@ pub(super) fn listening(config: &Config) -> Vec<Check> {
             held.push(socket);
             Check::ok("address for peers", format!("UDP {address} can be bound"))
         }
+        Err(error) if error.kind() == ErrorKind::AddrInUse && hands_over(config) => {
+            Check::ok("address for peers", handed("UDP", *address))
+        }
         Err(error) => refused(
             "address for peers",
             "UDP",
@@ -40,12 +88,21 @@ pub(super) fn listening(config: &Config) -> Vec<Check> {
 }
 
 /// The address for metrics.
-pub(super) fn telemetry(config: &telemetry::Config) -> Check {
-    let (name, address) = ("address for metrics", config.listen);
+pub(super) fn telemetry(config: &Config) -> Check {
+    let (name, address) = ("address for metrics", config.telemetry.listen);
     match TcpListener::bind(address) {
         Ok(_) => Check::ok(name, format!("TCP {address} can be bound")),
+        Err(error) if error.kind() == ErrorKind::AddrInUse && hands_over(config) => {
+            Check::ok(name, handed("TCP", address))
+        }
         Err(error) => refused(name, "TCP", "telemetry.listen", address, &error),
     }
+}
+
+fn handed(protocol: &str, address: SocketAddr) -> String {
+    format!(
+        "{protocol} {address} is in use: the server that listens at `server.handover` hands it over"
+    )
 }
 
 fn refused(
@@ -349,6 +406,34 @@ mod tests {
             "{}",
             checks[1]
         );
+    }
+
+    #[test]
+    fn the_place_for_the_next_process_is_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let verdict = |path: &Path| handover(Some(path))[0].verdict;
+        assert!(handover(None).is_empty());
+        let path = folder.path().join("handover");
+        assert_eq!(verdict(&path), Verdict::Ok);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(
+            verdict(&folder.path().join("absent/handover")),
+            Verdict::Fail
+        );
+        fs::write(&path, "bytes").unwrap();
+        assert_eq!(verdict(&path), Verdict::Fail);
+        fs::remove_file(&path).unwrap();
+        // A server that runs hands over what it listens on.
+        let taken = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut config = Config::default();
+        config.endpoint.listen = vec![taken.local_addr().unwrap()];
+        config.server.handover = Some(path.clone());
+        assert_eq!(listening(&config)[0].verdict, Verdict::Fail);
+        let _server = UnixListener::bind(&path).unwrap();
+        assert_eq!(listening(&config)[0].verdict, Verdict::Ok);
+        assert_eq!(verdict(&path), Verdict::Ok);
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(verdict(&path), Verdict::Warn);
     }
 
     #[test]
