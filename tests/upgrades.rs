@@ -293,6 +293,34 @@ async fn a_process_that_does_not_take_over_changes_nothing() {
     audience.stop().await;
 }
 
+/// The second one waits for the first, or takes the place of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_next_processes_at_once_follow_each_other() {
+    let origin = origin().await;
+    let mut server = Server::start(&origin, &[]);
+    let nexts = [(); 2].map(|()| Program::start(&mut server.command));
+    for next in &nexts {
+        said(next);
+    }
+    await_end(std::mem::replace(&mut server.program, {
+        let [one, other] = nexts;
+        // The one that was first has ended, or is about to.
+        let end = Instant::now() + PATIENCE;
+        let (mut one, mut other) = (one, other);
+        loop {
+            assert!(Instant::now() < end, "one of them ends");
+            if one.has_ended().is_some() {
+                break other;
+            }
+            if other.has_ended().is_some() {
+                break one;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }));
+    fetch(&client(&server).await, 0).await;
+}
+
 /// What the process that serves hands over with a message, and the message.
 fn receive(from: &mut UnixStream) -> (serde_json::Value, Vec<UdpSocket>) {
     let (mut first, mut space) = ([0], [MaybeUninit::uninit(); 1024]);
@@ -316,6 +344,7 @@ fn receive(from: &mut UnixStream) -> (serde_json::Value, Vec<UdpSocket>) {
 async fn newcomers_come_back_when_the_next_process_dies_before_it_serves() {
     let origin = origin().await;
     let server = Server::start(&origin, &[]);
+    server.program.says(["started"]);
     let mut next = UnixStream::connect(server.state.path().join("handover")).unwrap();
     next.write_all(&message(HELLO)).unwrap();
     let (mut ports, mut listen) = (Vec::new(), Vec::new());

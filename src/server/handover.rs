@@ -84,6 +84,22 @@ pub enum Error {
     NotTaken(#[from] NotTaken),
 }
 
+impl Error {
+    /// Whether the other process has ended in the middle of the conversation.
+    fn is_of_an_end(&self) -> bool {
+        match self {
+            Self::Gone => true,
+            Self::Io(error) => matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof
+            ),
+            _ => false,
+        }
+    }
+}
+
 /// What a listener of HTTP is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -169,9 +185,22 @@ impl Inherited {
 impl Predecessor {
     /// The process that serves and listens at this path. None if there is none.
     pub(super) async fn meet(path: &Path) -> Result<Option<Self>, Error> {
-        let Some(mut channel) = Channel::connect(path).await? else {
-            return Ok(None);
-        };
+        let begun = Instant::now();
+        loop {
+            let Some(channel) = Channel::connect(path).await? else {
+                return Ok(None);
+            };
+            match Self::greet(channel).await {
+                // It has ended meanwhile. Perhaps another one was first to take its place.
+                Err(error) if error.is_of_an_end() && begun.elapsed() < WELCOME_WITHIN => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                met => return met.map(Some),
+            }
+        }
+    }
+
+    async fn greet(mut channel: Channel) -> Result<Self, Error> {
         tracing::info!("another process serves: taking its place");
         let hello = FromNext::Hello {
             form: FORM,
@@ -198,7 +227,7 @@ impl Predecessor {
                 }
                 FromServing::Welcome { process } => {
                     inherited.process = process;
-                    return Ok(Some(Self { channel, inherited }));
+                    return Ok(Self { channel, inherited });
                 }
                 FromServing::Objects | FromServing::All | FromServing::Leaves => break,
             }
