@@ -32,7 +32,7 @@ pub(super) fn handover(path: Option<&Path>) -> Vec<Check> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
+    let folder = folder.unwrap_or_else(|| Path::new("."));
     let draft = path.with_added_extension(format!("doctor-{}", std::process::id()));
     let tried = UnixListener::bind(&draft);
     let _ = fs::remove_file(&draft);
