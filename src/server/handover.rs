@@ -355,7 +355,7 @@ impl Handover {
                         "the process that has taken over has ended before this one: another one \
                          may take its place",
                     );
-                    self.get_newcomers();
+                    tell_lost(self.sockets.ports.stay_alone());
                     match door.again() {
                         Ok(again) => door = Arc::new(again),
                         Err(error) => {
@@ -369,17 +369,9 @@ impl Handover {
                         %error,
                         "a process that was to take over has not: this one goes on",
                     );
-                    // It may have begun to.
-                    self.get_newcomers();
+                    tell_lost(self.sockets.ports.keep_newcomers());
                 }
             }
-        }
-    }
-
-    /// New clients come to this process, and to no other.
-    fn get_newcomers(&self) {
-        if let Err(error) = self.sockets.ports.stay_alone() {
-            tracing::warn!(%error, "new clients come to a process that is gone");
         }
     }
 
@@ -472,6 +464,13 @@ impl Handover {
 #[derive(Debug)]
 pub(super) struct Successor {
     _channel: Arc<Channel>,
+}
+
+/// Says that new clients could not be had come to this process.
+fn tell_lost(steered: io::Result<()>) {
+    if let Err(error) = steered {
+        tracing::warn!(%error, "new clients may come to a process that is gone");
+    }
 }
 
 async fn within<T>(

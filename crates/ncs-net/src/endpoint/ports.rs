@@ -155,6 +155,14 @@ impl Ports {
         self.steer(true)
     }
 
+    /// A next process may have taken the new clients, and does not serve: this one gets them again.
+    pub fn keep_newcomers(&self) -> io::Result<()> {
+        match self.may_be_replaced() {
+            true => self.steer(self.is_beside()),
+            false => Ok(()),
+        }
+    }
+
     /// The other process has ended: this one gets all packets.
     pub fn stay_alone(&self) -> io::Result<()> {
         self.is_beside.store(false, Ordering::Relaxed);
