@@ -713,6 +713,11 @@ async fn recoded_blocks_over_the_prime_field_prove_themselves() {
         ..one.config()
     };
     let viewer = client(both).await;
+    // The first server names the key. While it is not there, blocks have nothing to be proved by.
+    until("the first relay", || {
+        viewer.stats().borrow().sources[0].hello.is_some()
+    })
+    .await;
     assert!(read(&viewer, "/a/b").await.unwrap() == all);
     let stats = viewer.stats().borrow().clone();
     assert!(
