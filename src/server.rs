@@ -49,6 +49,7 @@ use crate::tls::{self, Rotated, ServerIdentity};
 use crate::web;
 
 pub use handover::Error as HandoverError;
+pub(crate) use handover::is_socket;
 use handover::{Inherited, Use};
 pub use service::{END_WITHIN, STUCK, run};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use socket2::SockRef;
 use super::Check;
 use crate::config::Config;
 use crate::endpoint::{self, granted_buffers, udp_socket};
+use crate::server::is_socket;
 use crate::units::size;
 
 /// Where the next process is to come.
@@ -24,8 +25,7 @@ pub(super) fn handover(path: Option<&Path>) -> Vec<Check> {
         return Vec::new();
     };
     let shown = path.display();
-    let found = fs::symlink_metadata(path).map(|found| found.file_type());
-    if found.is_ok_and(|kind| !kind.is_socket()) {
+    if is_socket(path) == Some(false) {
         let change = "name a path in `server.handover` where nothing else is";
         return vec![Check::fail(NAME, format!("{shown} is no socket"), change)];
     }
@@ -55,8 +55,7 @@ pub(super) fn handover(path: Option<&Path>) -> Vec<Check> {
 /// Whether a server that runs may hand over its addresses.
 fn hands_over(config: &Config) -> bool {
     let path = config.server.handover.as_deref();
-    let found = path.and_then(|path| fs::symlink_metadata(path).ok());
-    found.is_some_and(|found| found.file_type().is_socket())
+    path.and_then(is_socket) == Some(true)
 }
 
 /// The addresses for peers, all bound at once as by the server, because one may conflict with

@@ -33,6 +33,7 @@ use tokio::time::timeout;
 use crate::config;
 use crate::stream::{Library, Title};
 use crate::telemetry::MILESTONE;
+pub(crate) use channel::is_socket;
 use channel::{Channel, Door};
 use parcel::{Packing, Unpacking};
 

@@ -148,8 +148,7 @@ impl Door {
     /// Listens beside a path, where nobody comes before [`Door::publish`]. What is at the path has
     /// to be a socket, if there is anything.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        let kind = std::fs::symlink_metadata(path).map(|found| found.file_type());
-        if kind.is_ok_and(|kind| !kind.is_socket()) {
+        if is_socket(path) == Some(false) {
             return Err(Error::NoSocket(path.to_owned()));
         }
         let mut draft = path.as_os_str().to_owned();
@@ -198,6 +197,12 @@ impl Door {
     pub(super) fn close(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// Whether a socket is at a path, if anything is.
+pub(crate) fn is_socket(path: &Path) -> Option<bool> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some(found.file_type().is_socket())
 }
 
 /// Room for the descriptors of a message.
