@@ -298,26 +298,21 @@ async fn a_process_that_does_not_take_over_changes_nothing() {
 async fn two_next_processes_at_once_follow_each_other() {
     let origin = origin().await;
     let mut server = Server::start(&origin, &[]);
-    let nexts = [(); 2].map(|()| Program::start(&mut server.command));
-    for next in &nexts {
-        said(next);
+    let mut nexts = [(); 2].map(|()| Program::start(&mut server.command));
+    nexts.iter().for_each(|next| drop(said(next)));
+    // The one that was first ends.
+    let end = Instant::now() + PATIENCE;
+    while nexts.iter_mut().all(|next| next.has_ended().is_none()) {
+        assert!(Instant::now() < end, "one of them ends");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    await_end(std::mem::replace(&mut server.program, {
-        let [one, other] = nexts;
-        // The one that was first has ended, or is about to.
-        let end = Instant::now() + PATIENCE;
-        let (mut one, mut other) = (one, other);
-        loop {
-            assert!(Instant::now() < end, "one of them ends");
-            if one.has_ended().is_some() {
-                break other;
-            }
-            if other.has_ended().is_some() {
-                break one;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }));
+    await_end(server.program);
+    let [mut one, other] = nexts;
+    server.program = if one.has_ended().is_some() {
+        other
+    } else {
+        one
+    };
     fetch(&client(&server).await, 0).await;
 }
 
@@ -382,15 +377,11 @@ async fn another_process_takes_over_when_one_dies_while_the_one_before_drains() 
     let origin = origin().await;
     let mut server = Server::start(&origin, &[]);
     // Nothing runs this client any more once it is connected.
-    let stopped = tokio::runtime::Builder::new_current_thread();
-    let (stopped, at) = (
-        { stopped }.enable_all().build().unwrap(),
-        server.server.clone(),
-    );
-    let viewer = tokio::task::block_in_place(|| {
-        let config = peer::Config::new(at, Trust::System);
-        stopped.block_on(async { Client::connect(config).await.unwrap() })
-    });
+    let stopped = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let viewer = tokio::task::block_in_place(|| stopped.block_on(client(&server)));
     let mut died = Program::start(&mut server.command);
     said(&died);
     died.signal("KILL");
