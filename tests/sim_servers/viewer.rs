@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use ncserverd::gf::Kernels;
 use ncserverd::object::{SegmentId, Shape};
-use ncserverd::peer::proto::alternates::{Alternates, Health, Step};
+use ncserverd::peer::proto::alternates::{Alternates, Health, Reach, Step};
 use ncserverd::peer::proto::assembly::{Assembly, examine, join};
 use ncserverd::peer::proto::{
     Answer, Config, Event, FetchId, Keys, Order, Place, Proto, Rebuilder, Secret, SourceId, Urgency,
@@ -523,7 +523,8 @@ impl Viewer {
                 health.push((source, self.health(source, is_mute)));
             }
         }
-        self.hush(&health);
+        let is_connected = |source| self.links[&source].wire().is_some();
+        self.proto.hush(&mut self.hushed, &health, is_connected);
         for step in self.alternates.look(net.now, &health) {
             self.carry_out(step, net);
         }
@@ -537,42 +538,13 @@ impl Viewer {
     }
 
     fn health(&self, source: SourceId, is_mute: bool) -> Health {
-        if self.proto.is_leaving(source) {
-            return Health::Leaving;
-        }
         let link = &self.links[&source];
-        if link.wire().is_none() {
-            let is_down = link.is_down() || !self.alternates.is_one(source);
-            return if is_down {
-                Health::Down
-            } else {
-                Health::Coming
-            };
-        }
-        match (self.proto.server(source), is_mute) {
-            (None, _) => Health::Coming,
-            (Some(_), true) => Health::Silent,
-            (Some(_), false) => Health::Good,
-        }
-    }
-
-    /// While another server answers, or is connected and can be asked, nothing is awaited of those
-    /// that are silent.
-    fn hush(&mut self, health: &[(SourceId, Health)]) {
-        let serves = |(source, health): &(SourceId, Health)| match health {
-            Health::Good => true,
-            Health::Coming => self.links[source].wire().is_some(),
-            _ => false,
+        let reach = match link.wire() {
+            Some(_) => Reach::Connected { is_mute },
+            None if link.is_down() || !self.alternates.is_one(source) => Reach::Down,
+            None => Reach::Coming,
         };
-        let has_other = health.iter().any(serves);
-        for (source, health) in health {
-            let is_silent = *health == Health::Silent && has_other;
-            if is_silent && self.hushed.insert(*source) {
-                self.proto.set_silent(*source, true);
-            } else if *health == Health::Good && self.hushed.remove(source) {
-                self.proto.set_silent(*source, false);
-            }
-        }
+        self.proto.health(source, reach)
     }
 
     fn carry_out(&mut self, step: Step, net: &mut Net) {

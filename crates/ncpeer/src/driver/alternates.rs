@@ -10,7 +10,7 @@ use super::{Driver, link_to};
 use crate::Server;
 use crate::neighbours::is_private;
 use crate::proto::SourceId;
-use crate::proto::alternates::{Health, Step};
+use crate::proto::alternates::{Health, Reach, Step};
 use crate::token::Current;
 
 impl Driver {
@@ -35,7 +35,11 @@ impl Driver {
                 health.push((source, self.health(link, is_mute)));
             }
         }
-        self.hush(links, &health);
+        let is_connected = |source: SourceId| {
+            let link = links.iter().find(|link| link.id == source);
+            link.is_some_and(|link| link.connection().is_some())
+        };
+        self.proto.hush(&mut self.hushed, &health, is_connected);
         for step in self.alternates.look(now, &health) {
             self.carry_out(now, links, step);
         }
@@ -50,52 +54,18 @@ impl Driver {
     }
 
     fn health(&self, link: &Link, is_mute: bool) -> Health {
-        let source = link.id;
-        if self.proto.is_leaving(source) {
-            return Health::Leaving;
-        }
-        if link.connection().is_none() {
-            let is_down = link.is_down() || !self.alternates.is_one(source);
-            return if is_down {
-                Health::Down
-            } else {
-                Health::Coming
-            };
-        }
-        match (self.proto.server(source), is_mute) {
-            (None, _) => Health::Coming,
-            (Some(_), true) => Health::Silent,
-            (Some(_), false) => Health::Good,
-        }
+        let reach = match link.connection() {
+            Some(_) => Reach::Connected { is_mute },
+            None if link.is_down() || !self.alternates.is_one(link.id) => Reach::Down,
+            None => Reach::Coming,
+        };
+        self.proto.health(link.id, reach)
     }
 
     /// A server has named others, and may want the client to go to one of them.
     pub(super) fn told(&mut self, by: SourceId, moves: bool, servers: Vec<Alternate>) {
         if self.config.follows {
             self.alternates.told(Instant::now(), by, moves, servers);
-        }
-    }
-
-    /// While another server answers, or is connected and can be asked, nothing is awaited of those
-    /// that are silent.
-    fn hush(&mut self, links: &[Link], health: &[(SourceId, Health)]) {
-        let is_connected = |source: SourceId| {
-            let link = links.iter().find(|link| link.id == source);
-            link.is_some_and(|link| link.connection().is_some())
-        };
-        let serves = |(source, health): &(SourceId, Health)| match health {
-            Health::Good => true,
-            Health::Coming => is_connected(*source),
-            _ => false,
-        };
-        let has_other = health.iter().any(serves);
-        for (source, health) in health {
-            let is_silent = *health == Health::Silent && has_other;
-            if is_silent && self.hushed.insert(*source) {
-                self.proto.set_silent(*source, true);
-            } else if *health == Health::Good && self.hushed.remove(source) {
-                self.proto.set_silent(*source, false);
-            }
         }
     }
 

@@ -244,7 +244,7 @@ impl Driver {
             waiting.left.is_empty()
         };
         if let Some(waiting) = self.ready.as_mut()
-            && self.alternates.may_help()
+            && self.alternates.may_help(Instant::now())
         {
             // The servers that were named are waited for.
             is_last(waiting);

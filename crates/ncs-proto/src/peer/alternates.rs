@@ -55,6 +55,20 @@ pub enum Health {
     Down,
 }
 
+/// The connection to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// It is there.
+    Connected {
+        /// The server owes an answer, and has sent nothing for [`SILENT_AFTER`].
+        is_mute: bool,
+    },
+    /// It is being made for the first time.
+    Coming,
+    /// There is none.
+    Down,
+}
+
 /// What the driver is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
@@ -85,7 +99,6 @@ pub struct Alternates {
     named: SortedMap<SourceId, Vec<Alternate>>,
     /// Those that were tried lately and have not answered, and when.
     tried: Vec<(Alternate, Instant)>,
-    looked_at: Option<Instant>,
     used: SortedMap<SourceId, Used>,
     next: u32,
     /// A server has said that another one is to serve.
@@ -141,7 +154,6 @@ impl Alternates {
                 .collect(),
             named: SortedMap::new(),
             tried: Vec::new(),
-            looked_at: None,
             used: SortedMap::new(),
             next: FIRST_ID,
             going: None,
@@ -210,9 +222,8 @@ impl Alternates {
     }
 
     /// Whether an alternate may be tried soon although nobody answers now.
-    pub fn may_help(&self) -> bool {
-        let has_rested = |at| self.looked_at.is_some_and(|now| at + REST <= now);
-        let is_known = || self.candidate(has_rested).is_some();
+    pub fn may_help(&self, now: Instant) -> bool {
+        let is_known = || self.candidate(|at| at + REST <= now).is_some();
         !self.used.is_empty() || (self.attempts.0 > 0 && is_known())
     }
 
@@ -223,7 +234,6 @@ impl Alternates {
             return Vec::new();
         }
         self.tried.retain(|(_, at)| *at + TRIED_FOR > now);
-        self.looked_at = Some(now);
         let of = |source: SourceId| health.iter().find(|(other, _)| *other == source);
         let is = |source: SourceId, wanted: Health| of(source).is_some_and(|(_, is)| *is == wanted);
         let good: SortedSet<SourceId> = health

@@ -1,7 +1,9 @@
 //! Sources come and go: connections, HELLO, certificates, silence, and polluters.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::alternates::{Health, Reach};
 use super::event::Event;
 use super::evidence::Pollution;
 use super::ids::SourceId;
@@ -139,6 +141,42 @@ impl Proto {
             self.fetches.suspect(source);
         } else {
             self.silent.remove(&source);
+        }
+    }
+
+    /// How a source is, for the choice of servers.
+    pub fn health(&self, source: SourceId, reach: Reach) -> Health {
+        match reach {
+            _ if self.is_leaving(source) => Health::Leaving,
+            Reach::Down => Health::Down,
+            Reach::Coming => Health::Coming,
+            Reach::Connected { .. } if self.server(source).is_none() => Health::Coming,
+            Reach::Connected { is_mute: true } => Health::Silent,
+            Reach::Connected { is_mute: false } => Health::Good,
+        }
+    }
+
+    /// Calls those silent that are, as long as another server answers, or is connected and can be
+    /// asked: then nothing is awaited of them. `hushed` are those that were called so.
+    pub fn hush(
+        &mut self,
+        hushed: &mut BTreeSet<SourceId>,
+        health: &[(SourceId, Health)],
+        is_connected: impl Fn(SourceId) -> bool,
+    ) {
+        let serves = |(source, health): &(SourceId, Health)| match health {
+            Health::Good => true,
+            Health::Coming => is_connected(*source),
+            _ => false,
+        };
+        let has_other = health.iter().any(serves);
+        for (source, health) in health {
+            let is_silent = *health == Health::Silent && has_other;
+            if is_silent && hushed.insert(*source) {
+                self.set_silent(*source, true);
+            } else if *health == Health::Good && hushed.remove(source) {
+                self.set_silent(*source, false);
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Servers that other servers have named, as a page turns to them.
 
 use ncs_proto::peer::SourceId;
-use ncs_proto::peer::alternates::{Alternates, Health, Step};
+use ncs_proto::peer::alternates::{Alternates, Health, Reach, Step};
 use ncs_proto::sorted::SortedSet;
 use ncs_proto::time::Instant;
 use ncs_proto::wire::message::{Alternate, is_server_address};
@@ -130,18 +130,15 @@ impl Peer {
 
     fn health(&self, source: SourceId) -> Health {
         let servers = &self.servers;
-        if self.proto.is_leaving(source) {
-            return Health::Leaving;
-        }
-        if !self.sources.contains_key(&source) {
-            let comes = servers.is_alternate(source) && !servers.failed.contains(&source);
-            return if comes { Health::Coming } else { Health::Down };
-        }
-        match self.proto.server(source) {
-            None => Health::Coming,
-            Some(_) if self.proto.is_silent(source) => Health::Silent,
-            Some(_) => Health::Good,
-        }
+        let comes = || servers.is_alternate(source) && !servers.failed.contains(&source);
+        let reach = match self.sources.contains_key(&source) {
+            true => Reach::Connected {
+                is_mute: self.proto.is_silent(source),
+            },
+            false if comes() => Reach::Coming,
+            false => Reach::Down,
+        };
+        self.proto.health(source, reach)
     }
 
     fn carry_out(&mut self, step: Step) {
