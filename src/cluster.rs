@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep_until};
 
-use beat::{Address, Beat, ConfigHash, Load, Name, Pages, SealingKey};
+use beat::{Address, Beat, ConfigHash, Name, Pages, SealingKey, State};
 use counts::Counts;
 use engine::{Engine, Heard, Kind, Message, Topic};
 use roster::{Change, INTERVAL, Roster};
@@ -193,7 +193,7 @@ impl Own {
 #[derive(Clone)]
 pub struct Cluster {
     own: Arc<Own>,
-    load: Arc<dyn Fn() -> Load + Send + Sync>,
+    state: Arc<dyn Fn() -> State + Send + Sync>,
     roster: Arc<Mutex<Roster>>,
     counts: Arc<Mutex<Counts>>,
     sharers: Arc<Mutex<Sharers>>,
@@ -245,10 +245,10 @@ enum Stage {
 }
 
 impl Cluster {
-    /// A server that knows itself and has told nothing yet. `load` is asked for every beat.
+    /// A server that knows itself and has told nothing yet. `state` is asked for every beat.
     pub fn new(
         own: Own,
-        load: impl Fn() -> Load + Send + Sync + 'static,
+        state: impl Fn() -> State + Send + Sync + 'static,
         admission: Admission,
         directory: Directory,
         fleet: Fleet,
@@ -266,7 +266,7 @@ impl Cluster {
             counts: Arc::new(Mutex::new(Counts::new(own.name.clone(), started_ms))),
             sharers: Arc::new(Mutex::new(sharers)),
             own: Arc::new(own),
-            load: Arc::new(load),
+            state: Arc::new(state),
             roster: Arc::default(),
             admission,
             directory,
@@ -473,6 +473,7 @@ impl Cluster {
             ..
         } = &*self.own;
         let configured = self.told_of().clone();
+        let state = (self.state)();
         Beat {
             server: name.clone(),
             started_ms: self.started_ms,
@@ -484,7 +485,8 @@ impl Cluster {
             }),
             zone: config.zone.clone(),
             version: VERSION.parse().expect("a version of cargo is one"),
-            load: (self.load)(),
+            load: state.load,
+            time_ms: state.told_time_ms(),
             is_draining: stage >= Stage::Drains,
             is_last: stage >= Stage::Leaves,
             config: configured.revision,
@@ -648,7 +650,8 @@ impl Cluster {
     fn publish(&self) {
         self.is_stale.store(false, Ordering::Relaxed);
         let roster = self.roster();
-        let members = roster.members().filter_map(|known| known.beat.member());
+        let members = roster.members();
+        let members = members.filter_map(|known| known.beat.member(known.heard_at()));
         self.fleet.set(self.own.name.as_str(), members);
         let lost = roster.lost(Instant::now());
         self.metrics.set_members(roster.len(), lost);

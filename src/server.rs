@@ -321,14 +321,18 @@ impl Server {
         let front = Front::open(parts, registry, &readiness).await?;
         let (headroom, counts) = (front.headroom().clone(), front.counts().clone());
         let places = endpoint.connections_max.limit();
-        let load = move || {
-            let is_full = counts.connections() >= places;
-            cluster::beat::Load::of(headroom.usage(), counts.viewers(), places, is_full)
+        let streams = library.clone();
+        let state = move || {
+            let (is_full, viewers) = (counts.connections() >= places, counts.viewers());
+            cluster::beat::State {
+                load: cluster::beat::Load::of(headroom.usage(), viewers, places, is_full),
+                time_ms: streams.time(),
+            }
         };
         let metrics = cluster::Metrics::new(registry)?;
         let cluster = Cluster::new(
             own,
-            load,
+            state,
             admission.clone(),
             directory.clone(),
             fleet,

@@ -663,6 +663,16 @@ impl Library {
         self.inner.points.load().keys().cloned().collect()
     }
 
+    /// The latest time with which a stream issues answers now, in milliseconds since 1970; nothing
+    /// if none has issued one.
+    pub fn time(&self) -> Option<u64> {
+        let points = self.inner.points.load();
+        points
+            .values()
+            .filter_map(|running| running.point.time())
+            .max()
+    }
+
     /// The state of every stream.
     pub fn status(&self) -> Vec<Status> {
         let points = self.inner.points.load();

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Instant;
 
 use ncs_proto::hex;
 use ncs_proto::wire::message::{Alternate, SERVER_ADDRESS_MAX, is_server_address};
@@ -22,6 +23,9 @@ pub const BYTES_MAX: usize = 4096;
 pub const ADDRESSES_MAX: usize = 8;
 /// The longest wait, in seconds.
 const WAIT_MAX_S: f64 = 3600.0;
+/// The latest time of an answer that is told: the last moment of the year 9999, in milliseconds
+/// since 1970.
+const TIME_MAX_MS: u64 = 253_402_300_799_999;
 /// The longest name and version, in bytes.
 const NAME_MAX: usize = 64;
 /// Digits of the hash of a configuration.
@@ -51,6 +55,10 @@ pub struct Beat {
     pub version: Version,
     /// What it does for viewers now.
     pub load: Load,
+    /// The time with which it issues answers now, in milliseconds since 1970; nothing if it has
+    /// issued none. Who has issued none either goes by that of the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_ms: Option<u64>,
     /// Whether it takes no newcomers because it is going to end.
     #[serde(default)]
     pub is_draining: bool,
@@ -83,6 +91,23 @@ pub struct Pages {
         deserialize_with = "read_some_digits"
     )]
     pub fingerprint: Option<Fingerprint>,
+}
+
+/// What a server says of itself that differs from beat to beat.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct State {
+    /// How much of it is in use.
+    pub load: Load,
+    /// The time with which it issues answers, in milliseconds since 1970; nothing if it has issued
+    /// none.
+    pub time_ms: Option<u64>,
+}
+
+impl State {
+    /// The time as it is told: one beyond all calendars is not.
+    pub(super) fn told_time_ms(&self) -> Option<u64> {
+        self.time_ms.filter(|time_ms| *time_ms <= TIME_MAX_MS)
+    }
 }
 
 /// How much of a server is in use.
@@ -142,6 +167,11 @@ impl Beat {
         if !(0.0..=1.0).contains(&busy) || !(0.0..=WAIT_MAX_S).contains(&wait_s) {
             return Err(Unfit::Form("a share or a time is out of range".to_owned()));
         }
+        if beat.time_ms.is_some_and(|time_ms| time_ms > TIME_MAX_MS) {
+            return Err(Unfit::Form(
+                "it issues answers after the year 9999".to_owned(),
+            ));
+        }
         if beat.addresses.len() > ADDRESSES_MAX {
             let count = beat.addresses.len();
             let reason = format!("{count} addresses, at most {ADDRESSES_MAX}");
@@ -150,8 +180,9 @@ impl Beat {
         Ok(beat)
     }
 
-    /// The server as sessions know it; `None` if viewers cannot reach it.
-    pub fn member(&self) -> Option<fleet::Member> {
+    /// The server as sessions know it, if this came at `heard_at`; `None` if viewers cannot reach
+    /// it.
+    pub fn member(&self, heard_at: Instant) -> Option<fleet::Member> {
         let address = self.addresses.first()?;
         let server = |fingerprint: Option<Fingerprint>| Alternate {
             address: address.to_string(),
@@ -167,6 +198,7 @@ impl Beat {
             is_open: !self.is_draining && !self.load.is_full,
             is_leaving: self.is_draining,
             beat: (self.started_ms, self.sequence),
+            time: self.time_ms.map(|time_ms| (heard_at, time_ms)),
         })
     }
 }
@@ -376,6 +408,7 @@ pub(crate) mod tests {
                 viewers_max: 1000,
                 ..Load::default()
             },
+            time_ms: None,
             is_draining: false,
             is_last: false,
             config: None,
@@ -395,6 +428,7 @@ pub(crate) mod tests {
                 wait_s: 0.002,
                 is_full: true,
             },
+            time_ms: Some(TIME_MAX_MS),
             is_draining: true,
             takes_messages: true,
             ..beat("a-1")
@@ -485,6 +519,8 @@ pub(crate) mod tests {
             ("config_hash", "éé23456789abcd".into()),
             ("sealing_key", "0A".repeat(32).into()),
             ("sealing_key", "0a".into()),
+            ("time_ms", (TIME_MAX_MS + 1).into()),
+            ("time_ms", (-1).into()),
             ("load", load(-0.5)),
             ("load", load(1e300)),
         ] {

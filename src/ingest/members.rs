@@ -300,6 +300,10 @@ impl Source for SharedOrigin {
     fn set_key(&self, key: Option<StreamKey>) {
         *self.key() = key;
     }
+
+    fn fleet_time(&self, now: Instant) -> Option<u64> {
+        self.members.inner.fleet.time(now)
+    }
 }
 
 impl SharedOrigin {

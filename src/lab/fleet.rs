@@ -635,6 +635,7 @@ impl Server {
                 is_full: self.viewers >= places,
                 ..Load::default()
             },
+            time_ms: None,
             is_draining: self.is_draining,
             is_last: false,
             takes_messages: false,
@@ -648,7 +649,7 @@ impl Server {
         let members = self
             .roster
             .members()
-            .filter_map(|known| known.beat.member());
+            .filter_map(|known| known.beat.member(known.heard_at()));
         self.fleet.set(&self.name, members);
         (self.published_at, self.is_stale) = (now, false);
     }

@@ -4,8 +4,9 @@
 //! A server that is alone goes by the wall clock. In a fleet that would not do: if the wall clock
 //! of one server jumps ahead, viewers who go from there to another one refuse what that one says.
 //! So a server that has heard another one of its fleet goes by the monotonic clock from then on,
-//! which never jumps, and by the time of whoever is furthest ahead. It hears with each answer from
-//! there that the stream's key has signed.
+//! which never jumps. One that begins takes the time that the others tell in their beats, whatever
+//! its wall clock shows. Later it goes by the time of whoever is furthest ahead, which it hears
+//! with each answer from there that the stream's key has signed: nobody else can set it.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Clock {
     /// A moment and its time, since another server was heard.
     agreed: Option<(Instant, u64)>,
-    /// What was issued last.
+    /// What was issued or heard last, 0 for nothing.
     last: u64,
 }
 
@@ -24,6 +25,27 @@ impl Clock {
     pub(super) fn issue(&mut self, now: Instant, wall: Duration) -> u64 {
         self.last = self.time(now, wall).max(self.last.saturating_add(1));
         self.last
+    }
+
+    /// Others issue answers with the time that `others` finds now. It counts for a clock that does
+    /// not know any server yet. One that has issued nothing goes by it alone; one that has does not
+    /// go back.
+    pub(super) fn agree(
+        &mut self,
+        now: Instant,
+        wall: Duration,
+        others: impl FnOnce() -> Option<u64>,
+    ) {
+        if self.agreed.is_some() {
+            return;
+        }
+        let own = self.now(now, wall).unwrap_or(0);
+        self.agreed = others().map(|others| (now, others.max(own)));
+    }
+
+    /// The time now; nothing if none was issued or heard.
+    pub(super) fn now(&self, now: Instant, wall: Duration) -> Option<u64> {
+        (self.last != 0).then(|| self.time(now, wall).max(self.last))
     }
 
     /// Another server has issued an answer with this time.
@@ -82,6 +104,42 @@ mod tests {
         let other = behind.issue(begun + ms(9020), WALL + ms(9020));
         ahead.hear(begun + ms(9020), WALL + HOUR + ms(9020), other);
         assert_eq!(ahead.issue(begun + ms(9020), WALL + HOUR), one + 20);
+    }
+
+    #[test]
+    fn a_server_that_begins_takes_the_time_of_the_others_whatever_its_clock_shows() {
+        let begun = Instant::now();
+        let fleet = 1_700_000_000_000;
+        for wall in [Duration::ZERO, WALL - HOUR, WALL, WALL + HOUR] {
+            let mut clock = Clock::default();
+            assert_eq!(clock.now(begun, wall), None, "it has none to tell");
+            clock.agree(begun, wall, || Some(fleet));
+            assert_eq!(clock.issue(begun + ms(5), wall), fleet + 5);
+            clock.agree(begun + ms(6), wall, || Some(fleet + 3_600_000));
+            assert_eq!(
+                clock.now(begun + ms(7), wall),
+                Some(fleet + 7),
+                "later only answers that the stream's key has signed count"
+            );
+        }
+    }
+
+    #[test]
+    fn a_server_that_was_alone_does_not_go_back() {
+        let begun = Instant::now();
+        for (wall, expected) in [(WALL - HOUR, WALL), (WALL + HOUR, WALL + HOUR)] {
+            let mut clock = Clock::default();
+            clock.agree(begun, wall, || None);
+            let first = clock.issue(begun, wall);
+            assert_eq!(u128::from(first), wall.as_millis());
+            clock.agree(begun + ms(9), wall + ms(9), || {
+                Some(milliseconds(WALL + ms(9)))
+            });
+            assert_eq!(
+                u128::from(clock.issue(begun + ms(9), wall)),
+                (expected + ms(9)).as_millis()
+            );
+        }
     }
 
     #[test]

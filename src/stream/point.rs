@@ -347,7 +347,16 @@ impl Point {
 
     /// The time of a new answer of the origin.
     fn issue(&self) -> u64 {
-        lock(&self.clock).issue(Instant::now(), wall_clock())
+        let now = Instant::now();
+        let mut clock = lock(&self.clock);
+        clock.agree(now, wall_clock(), || self.source.fleet_time(now));
+        clock.issue(now, wall_clock())
+    }
+
+    /// The time with which it issues answers now, in milliseconds since 1970; nothing if it has
+    /// neither issued nor heard one.
+    pub(super) fn time(&self) -> Option<u64> {
+        lock(&self.clock).now(Instant::now(), wall_clock())
     }
 
     /// Renames an answer to the requested path.
@@ -689,7 +698,9 @@ impl Point {
             ..
         })) = outcome
         {
-            lock(&self.clock).hear(now, wall_clock(), issued_ms);
+            let mut clock = lock(&self.clock);
+            clock.agree(now, wall_clock(), || self.source.fleet_time(now));
+            clock.hear(now, wall_clock(), issued_ms);
         }
         match outcome {
             Ok(Fetched::Object(object)) if is_document(path, &object) => {

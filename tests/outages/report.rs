@@ -123,6 +123,13 @@ impl Outage {
         assert!(fleet.has_origin(), "nginx runs");
         assert_eq!((sight.late, sight.wrong), (0, 0), "late and wrong segments");
         assert!(sight.segments >= scale.viewers, "viewers have played");
+        // All servers order playlists by one time.
+        let mut errors = sight.errors.keys();
+        assert!(
+            !errors.any(|error| error.contains("older")),
+            "{:?}",
+            sight.errors
+        );
         assert_eq!(moves.lost, 0, "viewers without a server");
         for server in &fleet.servers {
             server.looks(|looks| {

@@ -153,7 +153,10 @@ impl Server {
     }
 
     pub(crate) fn alternate(&self) -> Alternate {
-        self.template.member().expect("it has an address").server
+        self.template
+            .member(self.told_at)
+            .expect("it has an address")
+            .server
     }
 
     /// The server ends, and sends its viewers to the others.
@@ -255,7 +258,7 @@ impl Server {
 
     fn publish(&mut self, now: Instant) {
         let members = self.roster.members();
-        let members = members.filter_map(|known| known.beat.member());
+        let members = members.filter_map(|known| known.beat.member(known.heard_at()));
         self.fleet.set(self.template.server.as_str(), members);
         (self.published_at, self.is_stale) = (now, false);
     }

@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use ncs_net::web::Binding;
@@ -64,6 +64,9 @@ pub struct Member {
     pub is_leaving: bool,
     /// Names its last beat.
     pub beat: (u64, u64),
+    /// When that came, and the time with which the server issued answers then, in milliseconds
+    /// since 1970; nothing if it had issued none.
+    pub time: Option<(Instant, u64)>,
 }
 
 /// What a session does about other servers.
@@ -301,6 +304,22 @@ impl Fleet {
         }
     }
 
+    /// The time with which the other servers issue answers now, in milliseconds since 1970: the
+    /// middle of their times, the later one of two. Nothing if none has issued an answer.
+    pub fn time(&self, now: Instant) -> Option<u64> {
+        let table = self.table.load();
+        let others = table.members.iter().filter(|entry| !entry.is_own);
+        let times = others.filter_map(|entry| entry.member.time);
+        let mut times: Vec<u64> = times
+            .map(|(heard_at, time_ms)| {
+                let since = now.saturating_duration_since(heard_at).as_millis();
+                time_ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
+            })
+            .collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied()
+    }
+
     /// How long a server of so many viewers takes to send them to the others, at a rate that these
     /// can take. Nothing if there is no other server.
     pub fn time_to_leave(&self, viewers: u32) -> Duration {
@@ -398,6 +417,7 @@ mod tests {
             is_open: true,
             is_leaving: false,
             beat: (0, 0),
+            time: None,
         }
     }
 
@@ -760,6 +780,27 @@ mod tests {
             assert_ne!(fleet(&before, &others).route(&object).among, route.among);
             assert_eq!(fleet(&before, &members).route("/other").among, route.among);
         }
+    }
+
+    #[test]
+    fn the_time_of_the_fleet_is_in_the_middle_of_the_others() {
+        let now = Instant::now();
+        let time = |times: &[Option<u64>]| {
+            let mut members = members(1 + u32::try_from(times.len()).unwrap());
+            members[0].time = Some((now, 77));
+            for (member, time_ms) in members[1..].iter_mut().zip(times) {
+                member.time = time_ms.map(|time_ms| (now, time_ms));
+            }
+            let fleet = fleet("s0", &members);
+            let later = fleet.time(now + Duration::from_millis(3));
+            assert_eq!(later, fleet.time(now).map(|time_ms| time_ms + 3));
+            fleet.time(now)
+        };
+        assert_eq!(time(&[]), None);
+        assert_eq!(time(&[None, None]), None, "none has issued an answer");
+        assert_eq!(time(&[None, Some(5)]), Some(5));
+        assert_eq!(time(&[Some(8), Some(5)]), Some(8));
+        assert_eq!(time(&[Some(8), Some(5), Some(u64::MAX - 9)]), Some(8));
     }
 
     /// It still fetches what its viewers ask for, and nobody fetches from it.
