@@ -27,12 +27,13 @@ mod uplink;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytesize::ByteSize;
 use ncs_proto::wire::CloseCode;
 use quinn::{
-    AckFrequencyConfig, Endpoint, EndpointConfig, Runtime, ServerConfig, TransportConfig, VarInt,
+    AckFrequencyConfig, BloomTokenLog, Endpoint, EndpointConfig, Runtime, ServerConfig, TokenLog,
+    TransportConfig, ValidationTokenConfig, VarInt,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -346,7 +347,26 @@ fn server_config(
     }
     server.transport_config(Arc::new(transport));
     server.incoming_buffer_size(64 << 10);
+    let mut tokens = ValidationTokenConfig::default();
+    tokens.lifetime(TOKEN_LIFETIME).log(Arc::new(token_log()));
+    server.validation_token_config(tokens);
     Ok(server)
+}
+
+/// How long a client may come back with a token that proves its address, as quinn has it.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// Knows which of these tokens were used, those of the process before among them.
+///
+/// A log of quinn reckons from the first token that it is shown, and refuses all that were issued
+/// before that one: most clients who come to a server that has started again. So it is shown one
+/// first that was issued as long ago as a token lasts.
+fn token_log() -> BloomTokenLog {
+    let log = BloomTokenLog::default();
+    let issued = SystemTime::now() - TOKEN_LIFETIME;
+    // An empty log knows no token.
+    let _ = log.check_and_insert(rand::random(), issued, TOKEN_LIFETIME);
+    log
 }
 
 /// The maximum bytes of streams that QUIC holds for a connection until acknowledged.

@@ -507,6 +507,19 @@ async fn a_token_for_later_holds_at_another_worker_once() {
     }
 }
 
+#[test]
+fn tokens_of_the_process_before_hold_once_in_any_order() {
+    let log = token_log();
+    let begun = SystemTime::now();
+    let ages = [3, 5, 1, 13 * 24 * 3600, 2].map(Duration::from_secs);
+    for time in 0..3 {
+        for (nonce, age) in (1..).zip(ages) {
+            let is_new = log.check_and_insert(nonce, begun - age, TOKEN_LIFETIME);
+            assert_eq!(is_new.is_ok(), time == 0, "{age:?}");
+        }
+    }
+}
+
 /// The tokens that a client has been given.
 #[derive(Default)]
 struct Tokens(std::sync::Mutex<Vec<bytes::Bytes>>);
