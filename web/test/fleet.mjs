@@ -8,6 +8,8 @@ import { Lab, metric, sha256, until } from './lab.mjs';
 /** Bytes of a segment, and how many there are. */
 const BYTES = 200_000;
 const SEGMENTS = 40;
+/** How often a server is upgraded. */
+const UPGRADES = 3;
 /** How long a segment may take, in milliseconds: a player holds more. */
 const LATE = 3000;
 
@@ -57,22 +59,26 @@ export async function fleet(test) {
       );
       return page;
     };
-    /** Plays segments one after the other. Returns the longest time that one has taken. */
-    const play = async (page, from, to) => {
+    /**
+     * Plays segments one after the other, with a pause after each. Returns the longest time that
+     * one has taken.
+     */
+    const play = async (page, from, to, pause = 100) => {
       const played = await page.evaluate(
-        async (from, to) => {
+        async (from, to, pause) => {
           const played = [];
           for (let number = from; number < to; number += 1) {
             const begun = performance.now();
             const { body } = await client.fetch(`/live/${number}.ts`);
             const hash = await digest(await all(body));
             played.push({ hash, ms: performance.now() - begun });
-            await new Promise((resolve) => setTimeout(resolve, 100));
+            await new Promise((resolve) => setTimeout(resolve, pause));
           }
           return played;
         },
         from,
         to,
+        pause,
       );
       assert.deepEqual(
         played.map(({ hash }) => hash),
@@ -122,6 +128,28 @@ export async function fleet(test) {
       assert.ok(longest < LATE, `${longest} ms`);
       const now = await states(page);
       assert.deepEqual([now[url(servers[0])], now[url(servers[1])]], ['resting', 'ready']);
+      await page.close();
+      await end(servers);
+      return { longest };
+    });
+
+    await test('a page stays with a server that is upgraded, and misses nothing', async () => {
+      const [port, state] = [await lab.freePort(), lab.state()];
+      const upgrade = [`server.handover=${join(lab.directory, 'handover')}`];
+      const start = () => lab.serve(upgrade, port, state);
+      const servers = [await start()];
+      const page = await viewer(servers[0]);
+      await play(page, 0, 2);
+      const playing = play(page, 2, SEGMENTS, 500);
+      for (let upgrades = 0; upgrades < UPGRADES; upgrades += 1) {
+        const [before] = servers.slice(-1);
+        const ended = new Promise((resolve) => before.child.once('exit', resolve));
+        servers.push(await start());
+        assert.equal(await ended, 0, 'the old process has nobody left');
+      }
+      const longest = await playing;
+      assert.ok(longest < LATE, `${longest} ms`);
+      assert.deepEqual(await states(page), { [url(servers[0])]: 'ready' });
       await page.close();
       await end(servers);
       return { longest };

@@ -187,9 +187,13 @@ export class Lab {
     return said(child, (line) => line.includes('Server is ready') && `nats://127.0.0.1:${port}`);
   }
 
-  /** A server with a state of its own, on this port. */
-  serve(settings = [], port = 0) {
-    const state = join(this.directory, `state-${(this.#count += 1)}`);
+  /** A folder for the state of a server. */
+  state() {
+    return join(this.directory, `state-${(this.#count += 1)}`);
+  }
+
+  /** A server on this port, with a state of its own or this one. */
+  serve(settings = [], port = 0, state = this.state()) {
     // In a namespace nobody reaches them but the viewer.
     const admission = this.#network ? ['admission.insecure=true'] : [];
     const words = [
