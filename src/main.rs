@@ -253,6 +253,12 @@ fn exit_of(error: &server::Error) -> Exit {
         server::Error::Stream(_)
         | server::Error::Admission(_)
         | server::Error::StillBound(_)
+        | server::Error::Handover(
+            server::HandoverError::NoSocket(_)
+            | server::HandoverError::Stranger(_)
+            | server::HandoverError::Message
+            | server::HandoverError::NotTaken(_),
+        )
         | server::Error::Document(_)
         | server::Error::Telemetry(
             telemetry::Error::Filter { .. }

@@ -8,7 +8,7 @@ use std::io::{IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -107,11 +107,15 @@ fn said(program: &Program) -> (SocketAddr, String) {
 
 /// The process ends by itself, and well.
 fn await_end(mut program: Program) {
+    let status = end_of(&mut program);
+    assert!(status.success(), "{status}: {}", program.said());
+}
+
+fn end_of(program: &mut Program) -> ExitStatus {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(status) = program.has_ended() {
-            assert!(status.success(), "{status}: {}", program.said());
-            return;
+            return status;
         }
         assert!(Instant::now() < end, "{}", program.said());
         std::thread::sleep(Duration::from_millis(20));
@@ -332,6 +336,21 @@ fn receive(from: &mut UnixStream) -> (serde_json::Value, Vec<UdpSocket>) {
     let mut message = vec![0; u32::from_le_bytes(length) as usize];
     from.read_exact(&mut message).unwrap();
     (serde_json::from_slice(&message).unwrap(), files)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_can_never_take_over_ends_for_good_and_the_other_goes_on() {
+    let origin = origin().await;
+    let mut server = Server::start(&origin, &[]);
+    server.program.says(["started"]);
+    server
+        .command
+        .args(["--listen", &free_address().to_string()]);
+    let mut next = Program::start(&mut server.command);
+    next.says(["`endpoint.listen` says"]);
+    let code = end_of(&mut next).code();
+    assert_eq!(code, Some(3), "a service manager does not try again");
+    fetch(&client(&server).await, 0).await;
 }
 
 /// Its program gives newcomers to sockets that nobody reads any more.
