@@ -21,6 +21,7 @@ pub mod sharers;
 mod metrics;
 #[cfg(test)]
 mod network;
+mod pace;
 mod rendezvous;
 mod table;
 

@@ -368,6 +368,47 @@ impl Publisher {
     }
 }
 
+/// A server that sends as fast as it can costs the others neither their beats nor much time.
+#[test]
+fn a_server_that_floods_nats_drowns_no_other() {
+    const FLOOD: Duration = Duration::from_secs(15);
+    let Some(program) = nats_server() else { return };
+    let [port] = free_ports();
+    let _node = node(&program, port, &[]);
+    let start = |name| Server::start(&nats_settings(name, &[port]));
+    let (one, two) = (start("one"), start("two"));
+    one.await_members(2.0, PATIENCE);
+    two.await_members(2.0, PATIENCE);
+    Publisher::connect(port).publish("ncserverd.beat.three", beat("three", 1, 0).as_bytes());
+    one.await_members(3.0, PATIENCE);
+    let used = cpu_seconds(one.program.id());
+    let flood = std::thread::spawn(move || {
+        let (mut publisher, end) = (Publisher::connect(port), Instant::now() + FLOOD);
+        let mut sent = 0_u64;
+        while Instant::now() < end {
+            let mut messages = Vec::new();
+            for sequence in sent..sent + 1000 {
+                let beat = beat("three", 2, sequence);
+                let head = format!("PUB ncserverd.beat.three {}\r\n", beat.len());
+                messages.extend([head.as_bytes(), beat.as_bytes(), b"\r\n"].concat());
+            }
+            publisher.0.write_all(&messages).unwrap();
+            sent += 1000;
+        }
+        sent
+    });
+    one.stays(3.0, FLOOD);
+    let used = cpu_seconds(one.program.id()) - used;
+    let sent = flood.join().unwrap();
+    println!("{sent} beats in {FLOOD:?} took {used:.1} s of a core");
+    for server in [&one, &two] {
+        let said = server.program.said();
+        assert!(!said.contains("has fallen silent"), "{said}");
+        let complaint = "too many messages come as `ncserverd.beat.three`";
+        assert!(said.contains(complaint), "{said}");
+    }
+}
+
 /// A beat of an idle server, as JSON.
 fn beat(server: &str, started_ms: u64, sequence: u64) -> String {
     format!(

@@ -9,8 +9,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
 use async_nats::{Client, ConnectOptions, Event, ServerAddr, Subscriber};
@@ -18,10 +17,12 @@ use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use url::Url;
 
-use super::beat::{Beat, Name};
+use super::beat::{Beat, Name, Unfit};
 use super::engine::{Heard, Message, pause};
+use super::pace::{Pace, Verdict};
 
 /// How NATS is reached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -87,13 +88,18 @@ pub enum Error {
 pub struct Nats {
     client: Client,
     subject: Name,
-    beats: Subscriber,
+    beats: mpsc::Receiver<Sifted>,
     /// Messages to this server, which has this name. None if this process only listens.
-    messages: Option<(Name, Subscriber)>,
+    messages: Option<(Name, mpsc::Receiver<Sifted>)>,
+    /// Tasks that sift both, and end with this value.
+    _sifting: JoinSet<()>,
     events: mpsc::Receiver<Event>,
     /// The last reason why it is not connected.
     fault: String,
 }
+
+/// A message of a sender who has not said too much, or that one has, by the subject.
+type Sifted = Result<async_nats::Message, String>;
 
 /// The address that a URL names, and whether it is reached by TLS. Without TLS an engine is on this
 /// machine: who reads beats knows the fleet, and who writes them rules it.
@@ -192,13 +198,18 @@ impl Nats {
             options = options.add_client_certificate(cert.clone(), key.clone());
         }
         let client = options.connect(addresses).await?;
-        let beats = client
-            .subscribe(format!("{}.beat.*", config.subject))
-            .await?;
+        let mut sifting = JoinSet::new();
+        let mut sift = async |subject: String, most| {
+            let messages = client.subscribe(subject).await?;
+            let (to, sifted) = mpsc::channel(WAITING_MAX);
+            sifting.spawn(sift(messages, most, to));
+            Ok::<_, Error>(sifted)
+        };
+        let beats = sift(format!("{}.beat.*", config.subject), BEATS_MAX).await?;
         let messages = match own {
             Some(own) => {
                 let subject = format!("{}.tell.*.{own}", config.subject);
-                Some((own.clone(), client.subscribe(subject).await?))
+                Some((own.clone(), sift(subject, MESSAGES_MAX).await?))
             }
             None => None,
         };
@@ -207,6 +218,7 @@ impl Nats {
             subject: config.subject.clone(),
             beats,
             messages,
+            _sifting: sifting,
             events,
             fault: "not connected yet".to_owned(),
         })
@@ -257,10 +269,12 @@ impl Nats {
     }
 
     pub(super) async fn hear(&mut self) -> Heard {
-        let messages = async |messages: &mut Option<(Name, Subscriber)>| match messages {
-            Some((_, messages)) => messages.next().await,
+        let messages = async |messages: &mut Option<(Name, mpsc::Receiver<Sifted>)>| match messages
+        {
+            Some((_, messages)) => messages.recv().await,
             None => None,
         };
+        let too_much = |subject| Heard::Complaint(format!("too many messages come as `{subject}`"));
         tokio::select! {
             // The client ends only with this value.
             Some(event) = self.events.recv() => match event {
@@ -272,25 +286,45 @@ impl Nats {
                 Event::SlowConsumer(_) => Heard::Complaint("messages come too fast".to_owned()),
                 _ => Heard::News,
             },
-            Some(message) = self.beats.next() => match Beat::from_bytes(&message.payload) {
-                // Rights on subjects say who may speak for whom.
-                Ok(beat) if message.subject.ends_with(&format!(".{}", beat.server)) => {
-                    Heard::Beat(Box::new(beat))
-                }
-                Ok(beat) => Heard::Unfit(super::beat::Unfit::Form(format!(
-                    "a beat of {} came as `{}`",
-                    beat.server, message.subject
-                ))),
-                Err(unfit) => Heard::Unfit(unfit),
-            },
-            Some(message) = messages(&mut self.messages) => {
-                match sender(&message.subject) {
+            Some(beat) = self.beats.recv() => beat.map_or_else(too_much, |beat| read_beat(&beat)),
+            Some(message) = messages(&mut self.messages) => match message {
+                Ok(message) => match sender(&message.subject) {
                     Some(from) => Heard::Message(Message::read(from, message.payload)),
                     None => Heard::News,
-                }
-            }
+                },
+                Err(subject) => too_much(subject),
+            },
             else => std::future::pending().await,
         }
+    }
+}
+
+/// Passes messages on, but no more than `most` a second of one subject. It does nothing else, so it
+/// is as fast as the client: one server that floods the engine would fill the queue of all.
+async fn sift(mut messages: Subscriber, most: u32, to: mpsc::Sender<Sifted>) {
+    let mut pace = Pace::new(Instant::now(), most);
+    while let Some(message) = messages.next().await {
+        let sifted = match pace.judge(Instant::now(), &message.subject) {
+            Verdict::Heard => Ok(message),
+            Verdict::TooMuch => Err(message.subject.to_string()),
+            Verdict::Dropped => continue,
+        };
+        // What finds no place is lost, and comes again.
+        let _ = to.try_send(sifted);
+    }
+}
+
+fn read_beat(message: &async_nats::Message) -> Heard {
+    match Beat::from_bytes(&message.payload) {
+        // Rights on subjects say who may speak for whom.
+        Ok(beat) if message.subject.ends_with(&format!(".{}", beat.server)) => {
+            Heard::Beat(Box::new(beat))
+        }
+        Ok(beat) => Heard::Unfit(Unfit::Form(format!(
+            "a beat of {} came as `{}`",
+            beat.server, message.subject
+        ))),
+        Err(unfit) => Heard::Unfit(unfit),
     }
 }
 
@@ -316,6 +350,11 @@ const PING: Duration = Duration::from_millis(500);
 const SEND_TIMEOUT: Duration = Duration::from_millis(400);
 /// Messages that wait to be read. Further ones are dropped.
 const WAITING_MAX: usize = 1024;
+/// Beats of a server in a second, twenty times what it sends.
+const BEATS_MAX: u32 = 10;
+/// Messages of a server in a second. In a fleet of two, one that tells the other of 35,000 holders
+/// anew sends a few hundred at once.
+const MESSAGES_MAX: u32 = 2000;
 const EVENTS_MAX: usize = 16;
 
 #[cfg(test)]
