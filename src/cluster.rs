@@ -315,6 +315,14 @@ impl Cluster {
         }
     }
 
+    /// The server has other streams from now on. Its viewers are not sent to servers that lack one,
+    /// and the others are told at once.
+    pub fn streams_changed(&self) {
+        self.hear(self.beat(*self.stage.borrow()));
+        self.publish();
+        self.stage.send_modify(|_| {});
+    }
+
     /// The client of NATS, once its engine is open, and another one when it is opened again.
     pub fn clients(&self) -> watch::Receiver<Option<async_nats::Client>> {
         self.client.subscribe()
@@ -485,6 +493,7 @@ impl Cluster {
                 fingerprint: identity.rotated().map(|rotated| rotated.fingerprints()[0]),
             }),
             zone: config.zone.clone(),
+            streams: state.streams.clone(),
             version: VERSION.parse().expect("a version of cargo is one"),
             load: state.load,
             time_ms: state.told_time_ms(),
@@ -656,6 +665,7 @@ impl Cluster {
         self.fleet.set(self.own.name.as_str(), members);
         let lost = roster.lost(Instant::now());
         self.metrics.set_members(roster.len(), lost);
+        self.metrics.set_unlike(self.fleet.unlike());
     }
 
     /// Says what has changed.

@@ -326,6 +326,7 @@ impl Server {
             let (is_full, viewers) = (counts.connections() >= places, counts.viewers());
             cluster::beat::State {
                 load: cluster::beat::Load::of(headroom.usage(), viewers, places, is_full),
+                streams: Some(cluster::beat::StreamsHash::of(streams.names())),
                 time_ms: streams.time(),
             }
         };
@@ -450,6 +451,7 @@ impl Server {
         let admission = self.admission.read(&config.admission)?;
         open_gfq(&self.device, config).await?;
         self.library.apply(&config.stream).await?;
+        self.cluster.streams_changed();
         self.admission.replace(admission);
         self.encoder_settings.send_replace(config.encoder);
         self.ring

@@ -47,6 +47,7 @@ ncserverd_cluster_fetches_total{by="hedge"} 0
 ncserverd_cluster_fetches_total{by="home"} 0
 ncserverd_cluster_fetches_total{by="member"} 0
 ncserverd_cluster_members 1
+ncserverd_cluster_unlike_members 0
 ncserverd_endpoint_handshakes_sent_on_total 0
 ncserverd_endpoint_max_connections 20000
 ncserverd_session_sent_on_total{reason="drain"} 0

@@ -4,6 +4,7 @@
 //! may be of another version: members that this version does not know are skipped, and those that
 //! it does know are checked, because names become labels of metrics and words of logs.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
@@ -28,8 +29,8 @@ const WAIT_MAX_S: f64 = 3600.0;
 const TIME_MAX_MS: u64 = 253_402_300_799_999;
 /// The longest name and version, in bytes.
 const NAME_MAX: usize = 64;
-/// Digits of the hash of a configuration.
-const CONFIG_HASH_DIGITS: usize = 16;
+/// Digits of the hash of a configuration, and of that of streams.
+const HASH_DIGITS: usize = 16;
 
 /// A server's state as it tells it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -51,6 +52,9 @@ pub struct Beat {
     pub pages: Option<Pages>,
     /// The part of the network that it is in.
     pub zone: Name,
+    /// Its streams; nothing if an older version does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<StreamsHash>,
     /// Its version of the program.
     pub version: Version,
     /// What it does for viewers now.
@@ -94,10 +98,12 @@ pub struct Pages {
 }
 
 /// What a server says of itself that differs from beat to beat.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct State {
     /// How much of it is in use.
     pub load: Load,
+    /// Its streams.
+    pub streams: Option<StreamsHash>,
     /// The time with which it issues answers, in milliseconds since 1970; nothing if it has issued
     /// none.
     pub time_ms: Option<u64>,
@@ -191,6 +197,7 @@ impl Beat {
         Some(fleet::Member {
             name: self.server.to_string(),
             zone: self.zone.to_string(),
+            streams: self.streams.as_ref().map(ToString::to_string),
             server: server(Some(self.fingerprint)),
             page_server: self.pages.as_ref().map(|pages| server(pages.fingerprint)),
             viewers: self.load.viewers,
@@ -311,14 +318,33 @@ text!(
     /// What tells a revision of the fleet's configuration from all others: the first bytes of the
     /// BLAKE3 of what is stored, as 16 hexadecimal digits in lower case.
     ConfigHash,
-    check_config_hash
+    check_hash
 );
+
+text!(
+    /// What tells a set of streams from all others: the first bytes of the BLAKE3 of their names,
+    /// as 16 hexadecimal digits in lower case.
+    StreamsHash,
+    check_hash
+);
+
+impl StreamsHash {
+    /// The hash of streams of these names, whose order does not matter.
+    pub fn of(names: impl IntoIterator<Item = String>) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        // A name is one part of a path.
+        for name in names.into_iter().collect::<BTreeSet<_>>() {
+            hasher.update(name.as_bytes()).update(b"/");
+        }
+        Self(hasher.finalize().to_hex()[..HASH_DIGITS].to_owned())
+    }
+}
 
 impl ConfigHash {
     /// The hash of a revision as it is stored.
     pub fn of(bytes: &[u8]) -> Self {
         let digits = blake3::hash(bytes).to_hex();
-        Self(digits[..CONFIG_HASH_DIGITS].to_owned())
+        Self(digits[..HASH_DIGITS].to_owned())
     }
 
     /// Its first six bytes as a number, which a metric holds exactly.
@@ -376,8 +402,8 @@ fn check_sealing_key(text: &str) -> Result<(), String> {
     check_digits(text, 64).map_err(|digits| format!("a key has {digits}"))
 }
 
-fn check_config_hash(text: &str) -> Result<(), String> {
-    check_digits(text, CONFIG_HASH_DIGITS).map_err(|digits| format!("a hash has {digits}"))
+fn check_hash(text: &str) -> Result<(), String> {
+    check_digits(text, HASH_DIGITS).map_err(|digits| format!("a hash has {digits}"))
 }
 
 fn check_digits(text: &str, count: usize) -> Result<(), String> {
@@ -403,6 +429,7 @@ pub(crate) mod tests {
             fingerprint: "0f".repeat(32).parse().unwrap(),
             pages: None,
             zone: "east".parse().unwrap(),
+            streams: None,
             version: "0.1.0".parse().unwrap(),
             load: Load {
                 viewers_max: 1000,
@@ -453,15 +480,25 @@ pub(crate) mod tests {
             config: Some(7),
             config_hash: Some(ConfigHash::of(b"a document")),
             sealing_key: Some(key),
+            streams: Some(StreamsHash::of(["live".to_owned()])),
             ..beat
         };
         let bytes = configured.to_bytes();
-        assert!(bytes.len() < 650, "{}", bytes.len());
+        assert!(bytes.len() < 700, "{}", bytes.len());
         assert_eq!(Beat::from_bytes(&bytes), Ok(configured));
         // As b3sum has it.
         let hash = ConfigHash::of(b"");
         assert_eq!(hash.as_str(), "af1349b9f5f9a1a6");
         assert_eq!(hash.number(), 0xaf13_49b9_f5f9);
+    }
+
+    #[test]
+    fn streams_are_told_from_others() {
+        let hash = |names: &[&str]| StreamsHash::of(names.iter().map(ToString::to_string));
+        assert_eq!(hash(&["a", "b"]), hash(&["b", "a"]));
+        for other in [&["a"][..], &["b"], &["ab"], &["a", "b", "c"], &[]] {
+            assert_ne!(hash(&["a", "b"]), hash(other), "{other:?}");
+        }
     }
 
     /// A newer version may tell more, and an older one less.
@@ -516,6 +553,7 @@ pub(crate) mod tests {
             ("config", (-1).into()),
             ("config_hash", "0A".repeat(8).into()),
             ("config_hash", "0a".repeat(7).into()),
+            ("streams", "0a".repeat(9).into()),
             ("config_hash", "éé23456789abcd".into()),
             ("sealing_key", "0A".repeat(32).into()),
             ("sealing_key", "0a".into()),

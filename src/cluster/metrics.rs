@@ -41,6 +41,7 @@ pub struct Metrics {
     pub config_up: IntGauge,
     changes: IntCounterVec,
     members: IntGauge,
+    unlike: IntGauge,
     lost: IntGauge,
     /// Holders here, owned and shared.
     holders: [IntGauge; 3],
@@ -153,6 +154,12 @@ impl Metrics {
                 "ncserverd_cluster_lost_members",
                 "Servers that have fallen silent within the last hour and not come back.",
             )?,
+            unlike: register::gauge(
+                registry,
+                "ncserverd_cluster_unlike_members",
+                "Servers of the fleet that do not have the same streams as this one, by name. It \
+                 sends its viewers to them only where no other takes any.",
+            )?,
             members: register::gauge(
                 registry,
                 "ncserverd_cluster_members",
@@ -190,6 +197,11 @@ impl Metrics {
     pub(super) fn set_members(&self, members: usize, lost: usize) {
         self.members.set(number(members));
         self.lost.set(number(lost));
+    }
+
+    /// Shows how many servers have other streams.
+    pub(super) fn set_unlike(&self, servers: usize) {
+        self.unlike.set(number(servers));
     }
 
     /// Shows how many holders are counted.

@@ -1,5 +1,6 @@
 //! `ncserverd cluster status`: the fleet as a table.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
 use std::time::{Duration, Instant};
@@ -99,29 +100,43 @@ fn table(beats: &[&Beat]) -> String {
     let zone = widest(|beat| beat.zone.as_str().len(), "ZONE");
     let version = widest(|beat| beat.version.as_str().len(), "VERSION");
     let has_config = beats.iter().any(|beat| beat.config.is_some());
-    let mut text = format!(
-        "{:server$}  {:zone$}  {:version$}  {:8}  {:BAR$}  {:>15}  BUSY{}\n",
+    let sets: BTreeSet<_> = beats
+        .iter()
+        .filter_map(|beat| beat.streams.as_ref())
+        .collect();
+    let head = format!(
+        "{:server$}  {:zone$}  {:version$}  {:8}  {:BAR$}  {:>15}  BUSY{}{}",
         "SERVER",
         "ZONE",
         "VERSION",
         "STATE",
         "VIEWERS",
         "",
+        if sets.len() > 1 {
+            "   STREAMS        "
+        } else {
+            ""
+        },
         if has_config { "   CONFIG" } else { "" },
     );
+    let mut text = format!("{}\n", head.trim_end());
     for beat in beats {
         let load = &beat.load;
         let part = f64::from(load.viewers) / f64::from(load.viewers_max.max(1));
         let count = format!("{}/{}", load.viewers, load.viewers_max);
+        let streams = match &beat.streams {
+            _ if sets.len() < 2 => String::new(),
+            Some(hash) => format!("  {hash}"),
+            None => format!("  {:16}", "-"),
+        };
         let config = match (beat.config, &beat.config_hash) {
             _ if !has_config => String::new(),
             (Some(revision), Some(hash)) => format!("  {revision} {hash}"),
             (Some(revision), None) => format!("  {revision}"),
             (None, _) => "  -".to_owned(),
         };
-        let _ = writeln!(
-            text,
-            "{:server$}  {:zone$}  {:version$}  {:8}  {}  {count:>15}  {:3.0} %{config}",
+        let line = format!(
+            "{:server$}  {:zone$}  {:version$}  {:8}  {}  {count:>15}  {:3.0} %{streams}{config}",
             beat.server.as_str(),
             beat.zone.as_str(),
             beat.version.as_str(),
@@ -129,6 +144,7 @@ fn table(beats: &[&Beat]) -> String {
             bar(part),
             load.busy * 100.0,
         );
+        let _ = writeln!(text, "{}", line.trim_end());
     }
     let viewers: u64 = beats.iter().map(|beat| u64::from(beat.load.viewers)).sum();
     let servers = match beats.len() {
@@ -160,8 +176,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
-    use super::super::beat::Load;
     use super::super::beat::tests::beat;
+    use super::super::beat::{Load, StreamsHash};
     use super::*;
 
     #[test]
@@ -218,5 +234,36 @@ c       east  0.1.0    serving   ░░░░░░░░░░░░░░░�
 3 servers, 0 viewers
 ";
         assert_eq!(table(&[&one, &beat("b"), &older]), expected);
+    }
+
+    #[test]
+    fn a_table_shows_who_has_other_streams() {
+        let with = |name, streams: &[&str]| Beat {
+            streams: Some(StreamsHash::of(streams.iter().map(ToString::to_string))),
+            ..beat(name)
+        };
+        let expected = "\
+SERVER  ZONE  VERSION  STATE     VIEWERS                                BUSY   STREAMS
+a       east  0.1.0    serving   ░░░░░░░░░░░░░░░░░░░░           0/1000    0 %  50745dd48d0eac72
+b       east  0.1.0    serving   ░░░░░░░░░░░░░░░░░░░░           0/1000    0 %  c80e31d49ed4a48f
+c       east  0.1.0    serving   ░░░░░░░░░░░░░░░░░░░░           0/1000    0 %  -
+3 servers, 0 viewers
+";
+        let (one, other) = (with("a", &["live"]), with("b", &["live", "more"]));
+        assert_eq!(table(&[&one, &other, &beat("c")]), expected);
+        let [one, other] = [one, other].map(|beat| Beat {
+            config: Some(3),
+            ..beat
+        });
+        let shown = table(&[&one, &other, &beat("c")]);
+        for line in [
+            "BUSY   STREAMS           CONFIG\n",
+            "0 %  50745dd48d0eac72  3\n",
+            "0 %  -                 -\n",
+        ] {
+            assert!(shown.contains(line), "{shown}");
+        }
+        // Where all have the same, there is nothing to see.
+        assert!(!table(&[&one, &with("b", &["live"])]).contains("STREAMS"));
     }
 }

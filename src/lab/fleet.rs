@@ -628,6 +628,7 @@ impl Server {
             fingerprint: "00".repeat(32).parse().expect(fit),
             pages: None,
             zone: "east".parse().expect(fit),
+            streams: None,
             version: "0.1.0".parse().expect(fit),
             load: Load {
                 viewers: self.viewers,

@@ -311,6 +311,45 @@ async fn viewers_of_one_stream_and_network_meet_at_one_server() {
     }
 }
 
+/// A stream is added to one server after the other: meanwhile its viewers are not sent to a server
+/// that does not have it yet, nor told of it where there are others.
+#[tokio::test(flavor = "multi_thread")]
+async fn viewers_are_sent_to_servers_that_have_their_stream() {
+    const STREAMS: usize = 8;
+    let Some(engine) = Engine::start().await else {
+        return;
+    };
+    let media = TempDir::new().unwrap();
+    std::fs::write(media.path().join("0.ts"), segment(0)).unwrap();
+    let added: Vec<String> = (0..STREAMS)
+        .map(|stream| {
+            let folder = media.path().display();
+            format!("stream.added-{stream}.directory={folder}")
+        })
+        .collect();
+    let added: Vec<&str> = added.iter().map(String::as_str).collect();
+    let start = |name, further: &[&str]| Server::start(name, &engine, &Source::Folder, further);
+    // All but one have it.
+    let with = [start("s0", &added), start("s1", &added)];
+    let without = start("s2", &[]);
+    for server in with.iter().chain([&without]) {
+        server.await_number("ncserverd_cluster_members", 3.0);
+    }
+    // Of eight streams one belongs to the last server, or nearly always: 1 - (2/3)^8 = 96 %.
+    for server in &with {
+        for stream in 0..STREAMS {
+            let viewer = Viewer::at(server).await;
+            let path = format!("/added-{stream}/0.ts");
+            viewer.fetch_right(&path, &segment(0)).await;
+            assert!(!viewer.is_at(&without), "{path}");
+        }
+    }
+    // Its own viewers go on to whom they please.
+    let mut viewer = Viewer::at(&without).await;
+    viewer.play_some(10).await;
+    assert!(viewer.is_at(&without), "{:?}", viewer.sources());
+}
+
 /// An operator who sends viewers by other means wants them to stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_steering_viewers_stay_where_they_come() {

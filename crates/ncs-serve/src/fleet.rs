@@ -9,7 +9,7 @@
 //!
 //! A newcomer goes to the first server in that order whose load is at most [`LOAD_MAX`] times the
 //! mean (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", SODA 2018).
-//! Servers of the own zone go before others.
+//! Servers that have the same streams go before others, and then those of the own zone.
 //!
 //! Deciding takes no lock: [`Fleet::set`] replaces a table that sessions read.
 
@@ -50,6 +50,8 @@ pub struct Member {
     pub name: String,
     /// The part of the network that it is in.
     pub zone: String,
+    /// Names the set of its streams; nothing if that is not known.
+    pub streams: Option<String>,
     /// Where programs reach it.
     pub server: Alternate,
     /// The same for web pages, which see another certificate; nothing if it serves none.
@@ -151,8 +153,10 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     member: Member,
-    /// Whether it is this server, and whether it is in the zone of this server.
+    /// Whether it is this server, whether it has the same streams as this one as far as is known,
+    /// and whether it is in the zone of this server.
     is_own: bool,
+    is_alike: bool,
     is_near: bool,
     hash: u64,
     /// Viewers that this server has sent to it since its last beat, which does not count them.
@@ -160,6 +164,12 @@ struct Entry {
 }
 
 impl Entry {
+    /// Servers of an earlier standing go first: those that have the stream of a viewer, then those
+    /// of the zone.
+    fn standing(&self) -> (bool, bool) {
+        (!self.is_alike, !self.is_near)
+    }
+
     fn weight(&self, key: Key) -> u64 {
         spread(self.hash ^ key.0)
     }
@@ -210,14 +220,16 @@ impl Fleet {
     pub fn set(&self, own: &str, members: impl IntoIterator<Item = Member>) {
         let before = self.table.load_full();
         let members: Vec<Member> = members.into_iter().collect();
-        let zone = members.iter().find(|member| member.name == own);
-        let zone = zone.map(|own| own.zone.clone());
+        let of_own = members.iter().find(|member| member.name == own);
+        let zone = of_own.map(|own| own.zone.clone());
+        let streams = of_own.and_then(|own| own.streams.clone());
         let entry = |member: Member| {
             let mut known = before.members.iter();
             let known = known.find(|known| known.member.name == member.name);
             let known = known.filter(|known| known.member.beat == member.beat);
             Entry {
                 is_own: member.name == own,
+                is_alike: [&streams, &member.streams].contains(&&None) || streams == member.streams,
                 is_near: zone.as_ref() == Some(&member.zone),
                 hash: hash(member.name.as_bytes(), u64::MAX),
                 member,
@@ -320,16 +332,20 @@ impl Fleet {
         times.get(times.len() / 2).copied()
     }
 
+    /// How many servers are known to have other streams than this one.
+    pub fn unlike(&self) -> usize {
+        let table = self.table.load();
+        table.members.iter().filter(|entry| !entry.is_alike).count()
+    }
+
     /// How long a server of so many viewers takes to send them to the others, at a rate that these
     /// can take. Nothing if there is no other server.
     pub fn time_to_leave(&self, viewers: u32) -> Duration {
         let table = self.table.load();
-        let others = || table.others(Key(0), Binding::Quic);
-        let others = match others().filter(|entry| entry.is_near).count() {
-            0 => others().count(),
-            near => near,
-        };
-        time_to_move(viewers, u32::try_from(others).unwrap_or(u32::MAX))
+        let others: Vec<&Entry> = table.others(Key(0), Binding::Quic).collect();
+        let goes = |entry: &&&Entry| entry.standing() == others[0].standing();
+        let takers = others.iter().filter(goes).count();
+        time_to_move(viewers, u32::try_from(takers).unwrap_or(u32::MAX))
     }
 }
 
@@ -343,11 +359,12 @@ pub fn time_to_move(viewers: u32, servers: u32) -> Duration {
 
 impl Table {
     /// What of the others a viewer is told, if it is told of them.
-    fn offers(&self) -> impl Iterator<Item = (&str, [Option<&Alternate>; 2], bool)> {
+    fn offers(&self) -> impl Iterator<Item = (&str, [Option<&Alternate>; 2], [bool; 2])> {
         let others = self.members.iter().filter(|entry| !entry.is_own);
         others.map(|entry| {
             let servers = [Binding::Quic, Binding::Web].map(|binding| entry.server(binding));
-            (entry.member.name.as_str(), servers, entry.member.is_open)
+            let standing = [entry.member.is_open, entry.is_alike];
+            (entry.member.name.as_str(), servers, standing)
         })
     }
 
@@ -355,8 +372,8 @@ impl Table {
     fn placed(&self, key: Key, binding: Binding) -> Vec<&Entry> {
         let is_able = |entry: &&Entry| entry.takes_newcomers() && entry.server(binding).is_some();
         let able = || self.members.iter().filter(is_able);
-        let has_near = able().any(|entry| entry.is_near);
-        let group = || able().filter(|entry| !has_near || entry.is_near);
+        let first = able().map(Entry::standing).min();
+        let group = || able().filter(|entry| Some(entry.standing()) == first);
         let sum = |of: fn(&Entry) -> u32| group().map(of).map(u64::from).sum::<u64>();
         // With the newcomer.
         let viewers = sum(Entry::viewers) + 1;
@@ -365,7 +382,7 @@ impl Table {
         let mut placed: Vec<&Entry> = able().collect();
         placed.sort_by_cached_key(|entry| {
             let is_over = entry.with_newcomer() > bound;
-            (!entry.is_near, is_over, Reverse(entry.weight(key)))
+            (entry.standing(), is_over, Reverse(entry.weight(key)))
         });
         placed
     }
@@ -407,6 +424,7 @@ mod tests {
         Member {
             name: name.to_owned(),
             zone: "east".to_owned(),
+            streams: None,
             server: Alternate {
                 address: format!("{name}:4443"),
                 identity: None,
@@ -473,6 +491,7 @@ mod tests {
     fn weights_are_what_they_were() {
         let entry = |name: &str| Entry {
             is_own: false,
+            is_alike: true,
             is_near: false,
             hash: hash(name.as_bytes(), u64::MAX),
             member: member(name),
@@ -640,6 +659,59 @@ mod tests {
             member.is_open = false;
         }
         assert!(fleet("s1", &members).advise(program(0), true).moves);
+    }
+
+    /// As while a stream is added to one server after the other.
+    #[test]
+    fn servers_with_the_same_streams_go_first() {
+        let mut members = members(6);
+        for (number, member) in members.iter_mut().enumerate() {
+            // An older version does not say.
+            member.streams =
+                (number > 0).then(|| if number < 3 { "two" } else { "one" }.to_owned());
+            member.zone = if number % 2 == 0 { "east" } else { "west" }.to_owned();
+        }
+        let mut homes = BTreeSet::new();
+        for number in 0..50u32 {
+            homes.insert(home(&members, "s1", key(number << 8)));
+            let advice = fleet("s1", &members).elsewhere(program(number << 8));
+            let told = names(&advice);
+            assert_eq!(
+                BTreeSet::from_iter(&told[..2]),
+                BTreeSet::from([&"s0", &"s2"])
+            );
+        }
+        // The one server of its zone that has them.
+        assert_eq!(homes, BTreeSet::from(["s1".to_owned()]));
+        assert_eq!(fleet("s1", &members).unlike(), 3);
+        assert_eq!(fleet("s0", &members).unlike(), 0);
+        // 1,000 viewers go to the two others at 500 a second each.
+        let leave = |members: &[Member]| fleet("s1", members).time_to_leave(1000);
+        members
+            .iter_mut()
+            .for_each(|member| member.zone = "east".to_owned());
+        assert_eq!(leave(&members), Duration::from_secs(1));
+        // Where none has them, others may: of several streams, only one is another.
+        for member in [0, 2] {
+            members[member].is_open = false;
+        }
+        assert_eq!(names(&fleet("s1", &members).elsewhere(program(0))).len(), 3);
+        assert_eq!(home(&members, "s1", key(0)), "s1");
+    }
+
+    /// A server is another one to viewers once it has their stream.
+    #[test]
+    fn other_streams_are_news() {
+        let mut members = members(2);
+        let fleet = fleet("s0", &members);
+        let mut changes = fleet.changes();
+        members[0].streams = Some("one".to_owned());
+        members[1].streams = Some("two".to_owned());
+        fleet.set("s0", members.clone());
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        fleet.set("s0", members);
+        assert!(!changes.has_changed().unwrap());
     }
 
     /// Viewers whose zone is cut off from those of the server find a way.
