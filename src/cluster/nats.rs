@@ -20,9 +20,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use url::Url;
 
-use super::beat::{Beat, Name, Unfit};
+use super::beat::{BYTES_MAX, Beat, Name, Unfit};
 use super::engine::{Heard, Message, pause};
-use super::pace::{Pace, Verdict};
+use super::pace::{Pace, SENDERS_MAX, Verdict};
 
 /// How NATS is reached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -88,18 +88,17 @@ pub enum Error {
 pub struct Nats {
     client: Client,
     subject: Name,
-    beats: mpsc::Receiver<Sifted>,
+    beats: mpsc::Receiver<async_nats::Message>,
     /// Messages to this server, which has this name. None if this process only listens.
-    messages: Option<(Name, mpsc::Receiver<Sifted>)>,
+    messages: Option<(Name, mpsc::Receiver<async_nats::Message>)>,
     /// Tasks that sift both, and end with this value.
     _sifting: JoinSet<()>,
+    /// What they complain about.
+    complaints: mpsc::Receiver<String>,
     events: mpsc::Receiver<Event>,
     /// The last reason why it is not connected.
     fault: String,
 }
-
-/// A message of a sender who has not said too much, or that one has, by the subject.
-type Sifted = Result<async_nats::Message, String>;
 
 /// The address that a URL names, and whether it is reached by TLS. Without TLS an engine is on this
 /// machine: who reads beats knows the fleet, and who writes them rules it.
@@ -199,17 +198,20 @@ impl Nats {
         }
         let client = options.connect(addresses).await?;
         let mut sifting = JoinSet::new();
-        let mut sift = async |subject: String, most| {
+        let (complain, complaints) = mpsc::channel(COMPLAINTS_MAX);
+        let mut sift = async |subject: String, most, waiting_max| {
             let messages = client.subscribe(subject).await?;
-            let (to, sifted) = mpsc::channel(WAITING_MAX);
-            sifting.spawn(sift(messages, most, to));
+            let (to, sifted) = mpsc::channel(waiting_max);
+            sifting.spawn(sift(messages, most, to, complain.clone()));
             Ok::<_, Error>(sifted)
         };
-        let beats = sift(format!("{}.beat.*", config.subject), BEATS_MAX).await?;
+        let subject = format!("{}.beat.*", config.subject);
+        let beats = sift(subject, BEATS_MAX, WAITING_MAX).await?;
         let messages = match own {
             Some(own) => {
                 let subject = format!("{}.tell.*.{own}", config.subject);
-                Some((own.clone(), sift(subject, MESSAGES_MAX).await?))
+                let sifted = sift(subject, MESSAGES_MAX, 2 * MESSAGES_MAX as usize).await?;
+                Some((own.clone(), sifted))
             }
             None => None,
         };
@@ -219,6 +221,7 @@ impl Nats {
             beats,
             messages,
             _sifting: sifting,
+            complaints,
             events,
             fault: "not connected yet".to_owned(),
         })
@@ -269,12 +272,10 @@ impl Nats {
     }
 
     pub(super) async fn hear(&mut self) -> Heard {
-        let messages = async |messages: &mut Option<(Name, mpsc::Receiver<Sifted>)>| match messages
-        {
+        let messages = async |messages: &mut Option<(Name, mpsc::Receiver<_>)>| match messages {
             Some((_, messages)) => messages.recv().await,
             None => None,
         };
-        let too_much = |subject| Heard::Complaint(format!("too many messages come as `{subject}`"));
         tokio::select! {
             // The client ends only with this value.
             Some(event) = self.events.recv() => match event {
@@ -286,13 +287,11 @@ impl Nats {
                 Event::SlowConsumer(_) => Heard::Complaint("messages come too fast".to_owned()),
                 _ => Heard::News,
             },
-            Some(beat) = self.beats.recv() => beat.map_or_else(too_much, |beat| read_beat(&beat)),
-            Some(message) = messages(&mut self.messages) => match message {
-                Ok(message) => match sender(&message.subject) {
-                    Some(from) => Heard::Message(Message::read(from, message.payload)),
-                    None => Heard::News,
-                },
-                Err(subject) => too_much(subject),
+            Some(complaint) = self.complaints.recv() => Heard::Complaint(complaint),
+            Some(beat) = self.beats.recv() => read_beat(&beat),
+            Some(message) = messages(&mut self.messages) => match sender(&message.subject) {
+                Some(from) => Heard::Message(Message::read(from, message.payload)),
+                None => Heard::News,
             },
             else => std::future::pending().await,
         }
@@ -301,16 +300,31 @@ impl Nats {
 
 /// Passes messages on, but no more than `most` a second of one subject. It does nothing else, so it
 /// is as fast as the client: one server that floods the engine would fill the queue of all.
-async fn sift(mut messages: Subscriber, most: u32, to: mpsc::Sender<Sifted>) {
+async fn sift(
+    mut messages: Subscriber,
+    most: u32,
+    to: mpsc::Sender<async_nats::Message>,
+    complaints: mpsc::Sender<String>,
+) {
     let mut pace = Pace::new(Instant::now(), most);
-    while let Some(message) = messages.next().await {
-        let sifted = match pace.judge(Instant::now(), &message.subject) {
-            Verdict::Heard => Ok(message),
-            Verdict::TooMuch => Err(message.subject.to_string()),
+    while let Some(mut message) = messages.next().await {
+        let complaint = match pace.judge(Instant::now(), &message.subject) {
+            Verdict::Heard => {
+                // What is too long is no beat and no message, and is not to wait as a whole.
+                if message.payload.len() > BYTES_MAX {
+                    message.payload = Bytes::copy_from_slice(&message.payload[..=BYTES_MAX]);
+                }
+                match to.try_send(message) {
+                    Ok(()) => continue,
+                    Err(_) => "messages come too fast".to_owned(),
+                }
+            }
+            Verdict::TooMuch => format!("too many messages come as `{}`", message.subject),
+            Verdict::Crowd => format!("messages come from more than {SENDERS_MAX} servers"),
             Verdict::Dropped => continue,
         };
-        // What finds no place is lost, and comes again.
-        let _ = to.try_send(sifted);
+        // One that finds no place is made again in the next second.
+        let _ = complaints.try_send(complaint);
     }
 }
 
@@ -356,6 +370,7 @@ const BEATS_MAX: u32 = 10;
 /// anew sends a few hundred at once.
 const MESSAGES_MAX: u32 = 2000;
 const EVENTS_MAX: usize = 16;
+const COMPLAINTS_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const WINDOW: Duration = Duration::from_secs(1);
 /// Senders that are told apart in a window. Further ones are not heard in it: whoever may send
 /// under any name can invent them.
-const SENDERS_MAX: usize = 2048;
+pub(super) const SENDERS_MAX: usize = 2048;
 
 /// Counts what senders say in each second.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(super) struct Pace {
     most: u32,
     since: Instant,
     said: HashMap<String, u32>,
+    /// Whether a sender has found no place.
+    is_crowd: bool,
 }
 
 /// What becomes of a message.
@@ -26,6 +28,8 @@ pub(super) enum Verdict {
     TooMuch,
     /// Another one.
     Dropped,
+    /// The first one in this second for whose sender there is no place.
+    Crowd,
 }
 
 impl Pace {
@@ -35,6 +39,7 @@ impl Pace {
             most,
             since: now,
             said: HashMap::new(),
+            is_crowd: false,
         }
     }
 
@@ -43,10 +48,14 @@ impl Pace {
         if self.since + WINDOW <= now {
             self.since = now;
             self.said.clear();
+            self.is_crowd = false;
         }
         let Some(said) = self.said.get_mut(sender) else {
             if self.said.len() >= SENDERS_MAX {
-                return Verdict::Dropped;
+                return match std::mem::replace(&mut self.is_crowd, true) {
+                    false => Verdict::Crowd,
+                    true => Verdict::Dropped,
+                };
             }
             self.said.insert(sender.to_owned(), 1);
             return Verdict::Heard;
@@ -63,7 +72,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Verdict::{Dropped, Heard, TooMuch};
+    use Verdict::{Crowd, Dropped, Heard, TooMuch};
 
     #[test]
     fn who_says_too_much_is_not_heard_until_the_next_second() {
@@ -82,10 +91,9 @@ mod tests {
         let now = Instant::now();
         let mut pace = Pace::new(now, 1);
         let verdicts = (0..10_000).map(|sender| pace.judge(now, &format!("{sender}")));
-        assert_eq!(
-            verdicts.filter(|verdict| *verdict == Heard).count(),
-            SENDERS_MAX
-        );
+        let verdicts: Vec<Verdict> = verdicts.collect();
+        let count = |of| verdicts.iter().filter(|verdict| **verdict == of).count();
+        assert_eq!((count(Heard), count(Crowd)), (SENDERS_MAX, 1));
         assert_eq!(pace.said.len(), SENDERS_MAX);
         assert_eq!(pace.judge(now + WINDOW, "10000"), Heard);
     }
