@@ -257,6 +257,7 @@ fn exit_of(error: &server::Error) -> Exit {
             server::HandoverError::NoSocket(_)
             | server::HandoverError::Stranger(_)
             | server::HandoverError::Message
+            | server::HandoverError::Unable(_)
             | server::HandoverError::NotTaken(_),
         )
         | server::Error::Document(_)

@@ -7,7 +7,7 @@ mod program;
 use std::io::{IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -351,6 +351,25 @@ async fn a_process_that_can_never_take_over_ends_for_good_and_the_other_goes_on(
     let code = end_of(&mut next).code();
     assert_eq!(code, Some(3), "a service manager does not try again");
     fetch(&client(&server).await, 0).await;
+    // Neither can one of a version that takes over in another way.
+    let path = server.state.path().join("handover");
+    let mut newer = UnixStream::connect(&path).unwrap();
+    let hello = message(r#"{"hello":{"form":2,"version":"9.0.0"}}"#);
+    newer.write_all(&hello).unwrap();
+    let (answer, _) = receive(&mut newer);
+    let reason = answer["unable"].as_str().unwrap().to_owned();
+    assert!(reason.contains("stop it first"), "{answer}");
+    server.program.signal("TERM");
+    await_end(server.program);
+    let _ = std::fs::remove_file(&path);
+    let serving = UnixListener::bind(&path).unwrap();
+    let mut next = Program::start(&mut server.command);
+    let (mut older, _) = serving.accept().unwrap();
+    assert!(receive(&mut older).0["hello"].is_object());
+    let answer = serde_json::json!({ "unable": reason });
+    older.write_all(&message(&answer.to_string())).unwrap();
+    next.says(["cannot hand over: its version does so in another way"]);
+    assert_eq!(end_of(&mut next).code(), Some(3));
 }
 
 /// Its program gives newcomers to sockets that nobody reads any more.

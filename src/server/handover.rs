@@ -77,9 +77,12 @@ pub enum Error {
     /// It says something else than expected.
     #[error("the other process says something unexpected: it may be of another version")]
     Message,
-    /// It does not hand over.
+    /// It does not hand over now.
     #[error("the process that serves refuses: {0}")]
     Refused(String),
+    /// It never does.
+    #[error("the process that serves cannot hand over: {0}")]
+    Unable(String),
     /// Its sockets are of no use.
     #[error(transparent)]
     NotTaken(#[from] NotTaken),
@@ -122,7 +125,9 @@ enum FromNext {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum FromServing {
+    /// It does not hand over now, or never does, for this reason.
     Refused(String),
+    Unable(String),
     /// The sockets of a configured address.
     Port(SocketAddr),
     Listener(Use, SocketAddr),
@@ -217,6 +222,7 @@ impl Predecessor {
             let (message, files) = within(WELCOME_WITHIN, channel.receive()).await?;
             match message {
                 FromServing::Refused(reason) => return Err(Error::Refused(reason)),
+                FromServing::Unable(reason) => return Err(Error::Unable(reason)),
                 FromServing::Port(configured) => {
                     let sockets = files.into_iter().map(UdpSocket::from).collect();
                     inherited.ports.push((configured, sockets));
@@ -391,12 +397,15 @@ impl Handover {
             version,
             "another process is to take the place of this one",
         );
-        let refusal = self.refusal(form).await;
-        if let Some(reason) = refusal {
-            channel
-                .send(&FromServing::Refused(reason.clone()), &[])
-                .await?;
-            return Err(Error::Refused(reason));
+        let refusal = self.agrees(form).await;
+        if let Err(error) = refusal {
+            let message = match &error {
+                Error::Unable(reason) => FromServing::Unable(reason.clone()),
+                Error::Refused(reason) => FromServing::Refused(reason.clone()),
+                other => FromServing::Refused(other.to_string()),
+            };
+            channel.send(&message, &[]).await?;
+            return Err(error);
         }
         for port in self.sockets.ports.ports() {
             let files: Vec<_> = port.sockets.iter().map(|socket| socket.as_fd()).collect();
@@ -425,24 +434,23 @@ impl Handover {
         }
     }
 
-    /// Why this process does not hand over, if so.
-    async fn refusal(&self, form: u32) -> Option<String> {
+    /// Whether this process hands over.
+    async fn agrees(&self, form: u32) -> Result<(), Error> {
         let ports = &self.sockets.ports;
+        let unable = |reason: &str| Err(Error::Unable(reason.to_owned()));
         if form != FORM {
-            return Some("its version hands over in another way: stop it first".to_owned());
+            return unable("its version does so in another way: stop it first");
         }
         if !ports.may_be_replaced() {
-            return Some("the system gave it no sockets for a next process".to_owned());
+            return unable("the system gave it no sockets for a next process");
         }
         let alone = async {
             while ports.is_beside() {
                 tokio::time::sleep(PAUSE).await;
             }
         };
-        match timeout(WELCOME_WITHIN, alone).await {
-            Ok(()) => None,
-            Err(_) => Some("the process before it has not ended yet".to_owned()),
-        }
+        let refused = |_| Error::Refused("the process before it has not ended yet".to_owned());
+        timeout(WELCOME_WITHIN, alone).await.map_err(refused)
     }
 
     /// The next objects; none at the end.
