@@ -356,7 +356,7 @@ fn server_config(
 /// How long a client may come back with a token that proves its address, as quinn has it.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Knows which of these tokens were used, those of the process before among them.
+/// Takes each of these tokens once, in any order, also those that the process before has issued.
 ///
 /// A log of quinn reckons from the first token that it is shown, and refuses all that were issued
 /// before that one: most clients who come to a server that has started again. So it is shown one

@@ -508,7 +508,7 @@ async fn a_token_for_later_holds_at_another_worker_once() {
 }
 
 #[test]
-fn tokens_of_the_process_before_hold_once_in_any_order() {
+fn tokens_of_the_process_before_are_taken_once_in_any_order() {
     let log = token_log();
     let begun = SystemTime::now();
     let ages = [3, 5, 1, 13 * 24 * 3600, 2].map(Duration::from_secs);
