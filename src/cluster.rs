@@ -464,6 +464,7 @@ impl Cluster {
         // This server knows itself without an engine.
         self.hear(beat.clone());
         self.publish();
+        self.fleet.begin(Instant::now());
         match engine.tell(&beat).await {
             Some(true) => self.metrics.sent.inc(),
             Some(false) => self.metrics.unsent.inc(),

@@ -123,13 +123,6 @@ pub trait Source: Send + Sync + fmt::Debug {
     fn set_key(&self, key: Option<StreamKey>) {
         let _ = key;
     }
-
-    /// The time with which other servers of the fleet issue answers now, in milliseconds since
-    /// 1970; nothing if there is none, or none has issued an answer.
-    fn fleet_time(&self, now: Instant) -> Option<u64> {
-        let _ = now;
-        None
-    }
 }
 
 /// The return type of asynchronous methods in an object-safe trait.

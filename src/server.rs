@@ -203,8 +203,8 @@ impl Server {
         );
         let fleet = Fleet::new(config.cluster.steer);
         let token = config.cluster.token_file.clone();
-        let members = Members::new(fleet.clone(), token, registry)?;
-        let members = config.cluster.asks_members().then_some(members);
+        let asks = config.cluster.asks_members();
+        let members = Members::new(fleet.clone(), token, asks, registry)?;
         let library = Library::open(
             &config.ingest,
             &config.stream,

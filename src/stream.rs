@@ -425,7 +425,6 @@ pub struct Library {
 struct Inner {
     shared: Arc<Shared>,
     ingest_metrics: ingest::Metrics,
-    members: Option<Members>,
     points: ArcSwap<BTreeMap<String, Running>>,
     sweeper: AbortHandle,
 }
@@ -465,15 +464,15 @@ pub struct Status {
 }
 
 impl Library {
-    /// Opens every stream. `members` are the servers that are asked before an origin. Must be
-    /// called within a tokio runtime.
+    /// Opens every stream. `members` are the other servers of the fleet. Must be called within a
+    /// tokio runtime.
     pub async fn open(
         config: &ingest::Config,
         streams: &Streams,
         store: Store,
         ingest_metrics: ingest::Metrics,
         metrics: Metrics,
-        members: Option<Members>,
+        members: Members,
         supervisor: &Supervisor,
     ) -> Result<Self, Error> {
         let (arrivals, _) = broadcast::channel(ARRIVALS_MAX);
@@ -496,13 +495,13 @@ impl Library {
             checks_at_once,
             reading,
             supervisor,
+            members,
         };
         let shared = Arc::new(shared);
         let sweeper = tokio::spawn(sweep).abort_handle();
         let inner = Inner {
             shared,
             ingest_metrics,
-            members,
             points: ArcSwap::default(),
             sweeper,
         };
@@ -771,10 +770,8 @@ impl Library {
         let source: Arc<dyn Source> = match &settings.place {
             Place::Http(origin) => {
                 let origin = Http::open(origin.clone(), config, metrics.http.clone())?;
-                match &self.inner.members {
-                    Some(members) => members.before(Arc::new(origin), name, settings.key()),
-                    None => Arc::new(origin),
-                }
+                let members = &self.inner.shared.members;
+                members.before(Arc::new(origin), name, settings.key())
             }
             Place::Folder(root, names) => {
                 let metrics = metrics.folder.clone();

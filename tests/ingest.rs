@@ -4,18 +4,20 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use bytesize::ByteSize;
 use ncserverd::device::{self, Device};
+use ncserverd::fleet::{self, Fleet};
+use ncserverd::ingest::members::Members;
 use ncserverd::integrity::signing::StreamKey;
 use ncserverd::object::{AskedBy, Body, Refusal, RefusalCode, Resolved, SegmentId};
 use ncserverd::store::{self, Store};
 use ncserverd::stream::{self, Library};
 use ncserverd::supervise::Supervisor;
 use ncserverd::telemetry::Readiness;
-use ncserverd::wire::message::{Delivery, Meta};
+use ncserverd::wire::message::{Alternate, Delivery, Meta};
 use ncserverd::{ingest, stream::Streams};
 use nctest::origin::{self, Fault, File, Origin};
 use prometheus::Registry;
@@ -34,6 +36,7 @@ struct Server {
 /// Settings that tests change.
 struct Options {
     store: ByteSize,
+    fleet: Fleet,
     ingest: ingest::Config,
 }
 
@@ -49,6 +52,7 @@ impl Default for Options {
         };
         Self {
             store: ByteSize::mib(64),
+            fleet: Fleet::alone(),
             ingest,
         }
     }
@@ -88,7 +92,7 @@ impl Server {
             store.clone(),
             ingest,
             metrics,
-            None,
+            Members::new(options.fleet, None, false, &registry).unwrap(),
             &supervisor,
         )
         .await
@@ -1633,6 +1637,64 @@ async fn an_answer_is_issued_anew_when_the_origin_confirms_it_and_signed_once() 
         server.metric("ncserverd_ingest_not_modified_total", Some("http")),
         2
     );
+}
+
+/// Wherever a stream has its bytes from, and whether the server has issued answers before it heard
+/// of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_go_by_the_time_of_the_fleet() {
+    const AHEAD_MS: u64 = 3_600_000;
+    let wall_ms = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        u64::try_from(since.as_millis()).unwrap()
+    };
+    let member = |name: &str| fleet::Member {
+        name: name.to_owned(),
+        zone: "east".to_owned(),
+        streams: None,
+        server: Alternate {
+            address: format!("{name}.example:4443"),
+            identity: None,
+        },
+        page_server: None,
+        viewers: 0,
+        viewers_max: 1000,
+        is_open: true,
+        is_leaving: false,
+        beat: (0, 0),
+        time: (name != "own").then(|| (Instant::now(), wall_ms() + AHEAD_MS)),
+    };
+    let origin = Origin::start().await;
+    let root = tempfile::tempdir().unwrap();
+    let keys = tempfile::tempdir().unwrap();
+    for name in ["a.m3u8", "b.m3u8"] {
+        origin.put(&format!("/base/{name}"), playlist(0, 1).into_bytes());
+        std::fs::write(root.path().join(name), playlist(0, 1)).unwrap();
+    }
+    for source in [http(&origin), directory(root.path())] {
+        for is_late in [false, true] {
+            let options = Options {
+                fleet: Fleet::new(false),
+                ..Options::default()
+            };
+            let fleet = options.fleet.clone();
+            let meet = || fleet.set("own", ["own", "b", "c"].map(member));
+            let source = signed(source.clone(), &keys.path().join("key.pem"));
+            let server = Server::start_with(source, options).await;
+            assert_eq!(server.library.time(), None);
+            if is_late {
+                let first = server.resolve("/live/a.m3u8", 0).await.unwrap();
+                let issued_ms = first.signature.unwrap().issued_ms;
+                assert!(issued_ms < wall_ms() + AHEAD_MS / 2, "{issued_ms}");
+            }
+            meet();
+            let second = server.resolve("/live/b.m3u8", 0).await.unwrap();
+            let issued_ms = second.signature.unwrap().issued_ms;
+            let expected = wall_ms() + AHEAD_MS - 60_000..=wall_ms() + AHEAD_MS;
+            assert!(expected.contains(&issued_ms), "{issued_ms}");
+            assert!(server.library.time().unwrap() >= issued_ms);
+        }
+    }
 }
 
 /// One file that is requested under many names.

@@ -110,9 +110,9 @@ pub struct State {
 }
 
 impl State {
-    /// The time as it is told: one beyond all calendars is not.
+    /// The time as it is told, which is in a calendar.
     pub(super) fn told_time_ms(&self) -> Option<u64> {
-        self.time_ms.filter(|time_ms| *time_ms <= TIME_MAX_MS)
+        self.time_ms.map(|time_ms| time_ms.min(TIME_MAX_MS))
     }
 }
 

@@ -51,8 +51,10 @@ const REST: Duration = Duration::from_secs(5);
 /// The time between two lines about servers that do not answer.
 const LINE_EVERY: Duration = Duration::from_secs(60);
 /// A server that has just started knows nobody, and would take itself for the home of all objects.
-/// The others greet it within this time, and it fetches nothing before.
+/// The others greet it within this time from its first beat, and it fetches nothing before.
 const GREETED_WITHIN: Duration = Duration::from_secs(1);
+/// The time after which it fetches although it has sent no beat.
+const BEGUN_WITHIN: Duration = Duration::from_secs(5);
 /// How long after members have changed another server may hold an object whose home is here: longer
 /// than segments are in a live playlist.
 const CHANGE_LASTS: Duration = Duration::from_secs(60);
@@ -65,6 +67,8 @@ pub struct Members {
 
 struct Inner {
     fleet: Fleet,
+    /// Whether they are asked before an origin.
+    asks: bool,
     /// What this server shows the others, if they admit viewers by token.
     token: Option<TokenSource>,
     clients: Mutex<BTreeMap<Alternate, Connected>>,
@@ -72,7 +76,7 @@ struct Inner {
     takes: Mutex<Duration>,
     fetches: IntCounterVec,
     lines: RateLimited<()>,
-    /// When this server began.
+    /// When this was made.
     begun: Instant,
     /// The members among which objects have their homes, and since when these are known here.
     among: Mutex<(u64, Instant)>,
@@ -118,10 +122,12 @@ impl By {
 }
 
 impl Members {
-    /// The servers of this fleet, which are shown the token in this file.
+    /// The servers of this fleet, which are shown the token in this file. `asks`: they are asked
+    /// before an origin.
     pub fn new(
         fleet: Fleet,
         token_file: Option<PathBuf>,
+        asks: bool,
         registry: &Registry,
     ) -> Result<Self, prometheus::Error> {
         let fetches = register::counters(
@@ -136,6 +142,7 @@ impl Members {
         let begun = Instant::now();
         let inner = Inner {
             fleet,
+            asks,
             token: token_file.map(TokenSource::File),
             clients: Mutex::default(),
             takes: Mutex::new(TAKES_AT_FIRST),
@@ -149,20 +156,39 @@ impl Members {
         })
     }
 
-    /// A source of the stream of this name that asks them before this origin. What they say has to
-    /// be signed by this key, if the stream has one.
+    /// A source of the stream of this name that asks them before this origin, if they are asked.
+    /// What they say has to be signed by this key, if the stream has one.
     pub fn before(
         &self,
         origin: Arc<dyn Source>,
         stream: &str,
         key: Option<StreamKey>,
     ) -> Arc<dyn Source> {
+        if !self.inner.asks {
+            return origin;
+        }
         Arc::new(SharedOrigin {
             members: self.clone(),
             origin,
             stream: stream.to_owned(),
             key: Mutex::new(key),
         })
+    }
+
+    /// The times with which they issue answers now, in milliseconds since 1970.
+    pub fn times(&self, now: Instant) -> Vec<u64> {
+        self.inner.fleet.times(now)
+    }
+
+    /// Waits until the others have had time to greet this server.
+    async fn greeted(&self) {
+        let mut begun = self.inner.fleet.begun();
+        let at = begun.wait_for(Option::is_some);
+        let at = tokio::time::timeout_at((self.inner.begun + BEGUN_WITHIN).into(), at).await;
+        let at = at.ok().and_then(|begun| *begun.ok()?);
+        if let Some(at) = at {
+            tokio::time::sleep_until((at + GREETED_WITHIN).into()).await;
+        }
     }
 
     /// A client of a server, which may not be connected yet.
@@ -300,10 +326,6 @@ impl Source for SharedOrigin {
     fn set_key(&self, key: Option<StreamKey>) {
         *self.key() = key;
     }
-
-    fn fleet_time(&self, now: Instant) -> Option<u64> {
-        self.members.inner.fleet.time(now)
-    }
 }
 
 impl SharedOrigin {
@@ -312,7 +334,7 @@ impl SharedOrigin {
     }
 
     async fn fetch_once(&self, fetch: Fetch) -> Result<Fetched, Error> {
-        tokio::time::sleep_until((self.members.inner.begun + GREETED_WITHIN).into()).await;
+        self.members.greeted().await;
         let path = format!("/{}/{}", self.stream, fetch.path.as_str());
         let route = self.members.inner.fleet.route(&path);
         let has_changed = self.members.has_changed(route.among, Instant::now());

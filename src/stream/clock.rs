@@ -5,10 +5,17 @@
 //! of one server jumps ahead, viewers who go from there to another one refuse what that one says.
 //! So a server that has heard another one of its fleet goes by the monotonic clock from then on,
 //! which never jumps. One that begins takes the time that the others tell in their beats, whatever
-//! its wall clock shows. Later it goes by the time of whoever is furthest ahead, which it hears
-//! with each answer from there that the stream's key has signed: nobody else can set it.
+//! its wall clock shows. Beats are not signed: where fewer than three others tell a time, its wall
+//! clock has a vote, too, so that one false time sets nobody's. Later it goes by the time of
+//! whoever is furthest ahead, which it hears with each answer from there that the stream's key has
+//! signed.
 
 use std::time::{Duration, Instant};
+
+/// How far the time of the only other server may be from the wall clock.
+const APART_MAX_MS: u64 = 24 * 3600 * 1000;
+/// The first moment of 2026, in milliseconds since 1970. A wall clock before that was not set.
+const SET_FROM_MS: u64 = 1_767_225_600_000;
 
 /// The clock of a stream.
 #[derive(Debug, Default)]
@@ -17,6 +24,8 @@ pub(super) struct Clock {
     agreed: Option<(Instant, u64)>,
     /// What was issued or heard last, 0 for nothing.
     last: u64,
+    /// Whether the time of the only other server was refused.
+    has_refused: bool,
 }
 
 impl Clock {
@@ -27,20 +36,40 @@ impl Clock {
         self.last
     }
 
-    /// Others issue answers with the time that `others` finds now. It counts for a clock that does
-    /// not know any server yet. One that has issued nothing goes by it alone; one that has does not
-    /// go back.
+    /// Others issue answers with the times that `others` finds now. They count for a clock that
+    /// does not know any server yet: it takes the one in the middle, the later one of four. One
+    /// that has issued something does not go back.
+    ///
+    /// Beside two times the wall clock's is the third. A single one is taken, unless it is more
+    /// than a day away from a wall clock that was set; then it is returned once.
     pub(super) fn agree(
         &mut self,
         now: Instant,
         wall: Duration,
-        others: impl FnOnce() -> Option<u64>,
-    ) {
+        others: impl FnOnce() -> Vec<u64>,
+    ) -> Option<u64> {
         if self.agreed.is_some() {
-            return;
+            return None;
         }
+        let (mut times, wall_ms) = (others(), milliseconds(wall));
+        match *times {
+            [] => return None,
+            [other] if wall_ms >= SET_FROM_MS && other.abs_diff(wall_ms) > APART_MAX_MS => {
+                let has_refused = std::mem::replace(&mut self.has_refused, true);
+                return (!has_refused).then_some(other);
+            }
+            [_, _] => times.push(wall_ms),
+            _ => {}
+        }
+        times.sort_unstable();
         let own = self.now(now, wall).unwrap_or(0);
-        self.agreed = others().map(|others| (now, others.max(own)));
+        self.agreed = Some((now, times[times.len() / 2].max(own)));
+        None
+    }
+
+    /// The process before, which was this server, has issued an answer with this time.
+    pub(super) fn inherit(&mut self, issued_ms: u64) {
+        self.last = self.last.max(issued_ms);
     }
 
     /// The time now; nothing if none was issued or heard.
@@ -109,13 +138,13 @@ mod tests {
     #[test]
     fn a_server_that_begins_takes_the_time_of_the_others_whatever_its_clock_shows() {
         let begun = Instant::now();
-        let fleet = 1_700_000_000_000;
-        for wall in [Duration::ZERO, WALL - HOUR, WALL, WALL + HOUR] {
+        let fleet = milliseconds(WALL);
+        for wall in [Duration::ZERO, WALL - HOUR, WALL, WALL + 2 * HOUR] {
             let mut clock = Clock::default();
             assert_eq!(clock.now(begun, wall), None, "it has none to tell");
-            clock.agree(begun, wall, || Some(fleet));
+            clock.agree(begun, wall, || vec![fleet]);
             assert_eq!(clock.issue(begun + ms(5), wall), fleet + 5);
-            clock.agree(begun + ms(6), wall, || Some(fleet + 3_600_000));
+            clock.agree(begun + ms(6), wall, || vec![fleet + 3_600_000]);
             assert_eq!(
                 clock.now(begun + ms(7), wall),
                 Some(fleet + 7),
@@ -124,16 +153,67 @@ mod tests {
         }
     }
 
+    /// Whoever may send beats as one server can tell any time.
+    #[test]
+    fn one_false_time_sets_nobodys() {
+        let begun = Instant::now();
+        let (fleet, hour) = (milliseconds(WALL), milliseconds(HOUR));
+        for false_ms in [
+            0,
+            1,
+            fleet - hour,
+            fleet + hour,
+            253_402_300_799_999,
+            u64::MAX,
+        ] {
+            // Those of two and more others, and of the wall clock, which is right or is not.
+            for (others, wall) in [
+                (vec![fleet, false_ms], WALL),
+                (vec![fleet, false_ms, fleet], WALL + HOUR),
+                (vec![false_ms, fleet, fleet], Duration::ZERO),
+                (vec![fleet, fleet, false_ms, fleet], Duration::ZERO),
+            ] {
+                let mut clock = Clock::default();
+                assert_eq!(clock.agree(begun, wall, || others.clone()), None);
+                assert_eq!(clock.issue(begun, wall), fleet, "{others:?} at {wall:?}");
+            }
+        }
+        // That of the only other one, which is far away.
+        for false_ms in [0, 1, 253_402_300_799_999, u64::MAX] {
+            let mut clock = Clock::default();
+            let mut agree = || clock.agree(begun, WALL, || vec![false_ms]);
+            assert_eq!(
+                (agree(), agree()),
+                (Some(false_ms), None),
+                "it is said once"
+            );
+            assert_eq!(clock.issue(begun, WALL), fleet);
+        }
+    }
+
+    #[test]
+    fn what_the_process_before_has_issued_is_older() {
+        let begun = Instant::now();
+        let inherited = milliseconds(WALL + HOUR);
+        let mut clock = Clock::default();
+        clock.inherit(inherited);
+        clock.inherit(inherited - 5);
+        assert_eq!(clock.issue(begun, WALL), inherited + 1);
+        // It was ahead, and stays there.
+        clock.agree(begun, WALL, || vec![milliseconds(WALL)]);
+        assert_eq!(clock.issue(begun + ms(50), WALL), inherited + 51);
+    }
+
     #[test]
     fn a_server_that_was_alone_does_not_go_back() {
         let begun = Instant::now();
         for (wall, expected) in [(WALL - HOUR, WALL), (WALL + HOUR, WALL + HOUR)] {
             let mut clock = Clock::default();
-            clock.agree(begun, wall, || None);
+            clock.agree(begun, wall, Vec::new);
             let first = clock.issue(begun, wall);
             assert_eq!(u128::from(first), wall.as_millis());
             clock.agree(begun + ms(9), wall + ms(9), || {
-                Some(milliseconds(WALL + ms(9)))
+                vec![milliseconds(WALL + ms(9))]
             });
             assert_eq!(
                 u128::from(clock.issue(begun + ms(9), wall)),

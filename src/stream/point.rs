@@ -17,6 +17,7 @@ use super::clock::Clock;
 use super::metrics::Metrics;
 use super::signer::wall_clock;
 use super::{Settings, unknown};
+use crate::ingest::members::Members;
 use crate::ingest::planner::{self, Cut, Followed, Plan, Planner, Step};
 use crate::ingest::{self, Error, Fetch, Fetched, Object, ObjectPath, Parameters, Source, Want};
 use crate::object::{
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub(super) reading: Semaphore,
     /// The guard of fetches.
     pub(super) supervisor: Supervisor,
+    /// The other servers of the fleet.
+    pub(super) members: Members,
 }
 
 /// A stream.
@@ -348,15 +351,29 @@ impl Point {
     /// The time of a new answer of the origin.
     fn issue(&self) -> u64 {
         let now = Instant::now();
+        self.agreed_clock(now).issue(now, wall_clock())
+    }
+
+    /// The clock, which goes by the fleet's time where there is one.
+    fn agreed_clock(&self, now: Instant) -> MutexGuard<'_, Clock> {
         let mut clock = lock(&self.clock);
-        clock.agree(now, wall_clock(), || self.source.fleet_time(now));
-        clock.issue(now, wall_clock())
+        let others = || self.shared.members.times(now);
+        if let Some(other_ms) = clock.agree(now, wall_clock(), others) {
+            tracing::warn!(
+                stream = self.name,
+                other_ms,
+                "the only other server of the fleet issues answers by a clock that is more than a \
+                 day away from this server's: one of the two is wrong"
+            );
+        }
+        clock
     }
 
     /// The time with which it issues answers now, in milliseconds since 1970; nothing if it has
     /// neither issued nor heard one.
     pub(super) fn time(&self) -> Option<u64> {
-        lock(&self.clock).now(Instant::now(), wall_clock())
+        let now = Instant::now();
+        self.agreed_clock(now).now(now, wall_clock())
     }
 
     /// Renames an answer to the requested path.
@@ -698,8 +715,7 @@ impl Point {
             ..
         })) = outcome
         {
-            let mut clock = lock(&self.clock);
-            clock.agree(now, wall_clock(), || self.source.fleet_time(now));
+            let mut clock = self.agreed_clock(now);
             clock.hear(now, wall_clock(), issued_ms);
         }
         match outcome {
@@ -807,6 +823,7 @@ impl Point {
 
     /// Takes a document that another process has left, unless there is one.
     pub(super) fn inherit_document(&self, path: &ObjectPath, document: Document) {
+        lock(&self.clock).inherit(document.description.issued_ms);
         let mut catalogue = self.catalogue();
         if catalogue.known(path).is_none() {
             catalogue.put_document(path, document);
@@ -821,6 +838,7 @@ impl Point {
         (offset, bytes): (u64, Bytes),
         checked: Instant,
     ) -> Option<(SegmentId, Coding)> {
+        lock(&self.clock).inherit(description.issued_ms);
         let length = length_of(&bytes);
         let is_small = length < INLINE_MAX;
         let (id, coding) = if is_small {

@@ -141,6 +141,7 @@ const fn spread(mut z: u64) -> u64 {
 pub struct Fleet {
     table: Arc<ArcSwap<Table>>,
     changes: watch::Sender<()>,
+    begun: watch::Sender<Option<Instant>>,
     /// Whether newcomers are sent to the servers that should serve them.
     steers: bool,
 }
@@ -207,6 +208,7 @@ impl Fleet {
         Self {
             table: Arc::default(),
             changes: watch::Sender::new(()),
+            begun: watch::Sender::new(None),
             steers,
         }
     }
@@ -316,20 +318,31 @@ impl Fleet {
         }
     }
 
-    /// The time with which the other servers issue answers now, in milliseconds since 1970: the
-    /// middle of their times, the later one of two. Nothing if none has issued an answer.
-    pub fn time(&self, now: Instant) -> Option<u64> {
+    /// The times with which the other servers issue answers now, in milliseconds since 1970, of
+    /// those that have issued one.
+    pub fn times(&self, now: Instant) -> Vec<u64> {
         let table = self.table.load();
         let others = table.members.iter().filter(|entry| !entry.is_own);
         let times = others.filter_map(|entry| entry.member.time);
-        let mut times: Vec<u64> = times
-            .map(|(heard_at, time_ms)| {
-                let since = now.saturating_duration_since(heard_at).as_millis();
-                time_ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
-            })
-            .collect();
-        times.sort_unstable();
-        times.get(times.len() / 2).copied()
+        let at_present = times.map(|(heard_at, time_ms)| {
+            let since = now.saturating_duration_since(heard_at).as_millis();
+            time_ms.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
+        });
+        at_present.collect()
+    }
+
+    /// This server tells the others of itself from now on.
+    pub fn begin(&self, now: Instant) {
+        self.begun.send_if_modified(|begun| {
+            let is_first = begun.is_none();
+            begun.get_or_insert(now);
+            is_first
+        });
+    }
+
+    /// Since when it does.
+    pub fn begun(&self) -> watch::Receiver<Option<Instant>> {
+        self.begun.subscribe()
     }
 
     /// How many servers are known to have other streams than this one.
@@ -855,24 +868,29 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_the_fleet_is_in_the_middle_of_the_others() {
+    fn the_times_of_the_others_go_on_between_their_beats() {
         let now = Instant::now();
-        let time = |times: &[Option<u64>]| {
-            let mut members = members(1 + u32::try_from(times.len()).unwrap());
-            members[0].time = Some((now, 77));
-            for (member, time_ms) in members[1..].iter_mut().zip(times) {
-                member.time = time_ms.map(|time_ms| (now, time_ms));
-            }
-            let fleet = fleet("s0", &members);
-            let later = fleet.time(now + Duration::from_millis(3));
-            assert_eq!(later, fleet.time(now).map(|time_ms| time_ms + 3));
-            fleet.time(now)
-        };
-        assert_eq!(time(&[]), None);
-        assert_eq!(time(&[None, None]), None, "none has issued an answer");
-        assert_eq!(time(&[None, Some(5)]), Some(5));
-        assert_eq!(time(&[Some(8), Some(5)]), Some(8));
-        assert_eq!(time(&[Some(8), Some(5), Some(u64::MAX - 9)]), Some(8));
+        let mut members = members(4);
+        for (member, time_ms) in members
+            .iter_mut()
+            .zip([Some(77), None, Some(5), Some(u64::MAX)])
+        {
+            member.time = time_ms.map(|time_ms| (now, time_ms));
+        }
+        let fleet = fleet("s0", &members);
+        assert_eq!(fleet.times(now), [5, u64::MAX], "one has issued nothing");
+        assert_eq!(fleet.times(now + Duration::from_millis(3)), [8, u64::MAX]);
+        assert!(Fleet::alone().times(now).is_empty());
+    }
+
+    #[test]
+    fn a_server_begins_once() {
+        let fleet = Fleet::new(true);
+        let (begun, now) = (fleet.begun(), Instant::now());
+        assert_eq!(*begun.borrow(), None);
+        fleet.begin(now);
+        fleet.begin(now + Duration::from_secs(1));
+        assert_eq!(*begun.borrow(), Some(now));
     }
 
     /// It still fetches what its viewers ask for, and nobody fetches from it.
