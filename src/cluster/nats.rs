@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
-use async_nats::{Client, ConnectOptions, Event, ServerAddr, Subscriber};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr, Subject, Subscriber};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde::{Deserialize, Serialize};
@@ -88,9 +88,9 @@ pub enum Error {
 pub struct Nats {
     client: Client,
     subject: Name,
-    beats: mpsc::Receiver<async_nats::Message>,
+    beats: mpsc::Receiver<Letter>,
     /// Messages to this server, which has this name. None if this process only listens.
-    messages: Option<(Name, mpsc::Receiver<async_nats::Message>)>,
+    messages: Option<(Name, mpsc::Receiver<Letter>)>,
     /// Tasks that sift both, and end with this value.
     _sifting: JoinSet<()>,
     /// What they complain about.
@@ -98,6 +98,12 @@ pub struct Nats {
     events: mpsc::Receiver<Event>,
     /// The last reason why it is not connected.
     fault: String,
+}
+
+/// What has come: no more of a message of the engine waits to be read.
+struct Letter {
+    subject: Subject,
+    payload: Bytes,
 }
 
 /// The address that a URL names, and whether it is reached by TLS. Without TLS an engine is on this
@@ -303,18 +309,20 @@ impl Nats {
 async fn sift(
     mut messages: Subscriber,
     most: u32,
-    to: mpsc::Sender<async_nats::Message>,
+    to: mpsc::Sender<Letter>,
     complaints: mpsc::Sender<String>,
 ) {
     let mut pace = Pace::new(Instant::now(), most);
-    while let Some(mut message) = messages.next().await {
+    while let Some(message) = messages.next().await {
         let complaint = match pace.judge(Instant::now(), &message.subject) {
             Verdict::Heard => {
                 // What is too long is no beat and no message, and is not to wait as a whole.
-                if message.payload.len() > BYTES_MAX {
-                    message.payload = Bytes::copy_from_slice(&message.payload[..=BYTES_MAX]);
-                }
-                match to.try_send(message) {
+                let payload = match message.payload.get(..=BYTES_MAX) {
+                    Some(begin) => Bytes::copy_from_slice(begin),
+                    None => message.payload,
+                };
+                let subject = message.subject;
+                match to.try_send(Letter { subject, payload }) {
                     Ok(()) => continue,
                     Err(_) => "messages come too fast".to_owned(),
                 }
@@ -328,7 +336,7 @@ async fn sift(
     }
 }
 
-fn read_beat(message: &async_nats::Message) -> Heard {
+fn read_beat(message: &Letter) -> Heard {
     match Beat::from_bytes(&message.payload) {
         // Rights on subjects say who may speak for whom.
         Ok(beat) if message.subject.ends_with(&format!(".{}", beat.server)) => {

@@ -8,7 +8,7 @@
 //!
 //! | to the process that serves | to the next one |
 //! |---|---|
-//! | `hello` | `port` with the sockets of each address, each `listener`, `welcome`; or `refused` |
+//! | `hello` | each `port` with its sockets, each `listener`, `welcome`; or `refused`, `unable` |
 //! | `more` | `objects` with a parcel of objects ([`parcel`]), or `all` |
 //! | `serves` | `leaves`; when it has ended, the connection ends |
 //!
