@@ -256,7 +256,9 @@ impl Cluster {
         metrics: Metrics,
         readiness: Readiness,
     ) -> Self {
-        if own.config.engine != Kind::None {
+        if own.config.engine == Kind::None {
+            fleet.set_greeted(Instant::now());
+        } else {
             metrics.engine_up.set(0);
             readiness.degraded(PART, "the engine is not reached yet");
         }
@@ -351,6 +353,7 @@ impl Cluster {
         let mut engine = self.open().await;
         self.client.send_replace(engine.client());
         let mut tie = Tie::new(Instant::now());
+        let (alone_at, mut is_young) = (tie.opened_at + ALONE_AFTER, true);
         let mut stage = self.stage.subscribe();
         let mut tick = tokio::time::interval(INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -383,6 +386,11 @@ impl Cluster {
                     lost.iter().for_each(|change| self.note(change));
                     false
                 }
+                () = sleep_until(alone_at.into()), if is_young => {
+                    is_young = false;
+                    self.fleet.set_greeted(Instant::now());
+                    false
+                }
                 () = sleep_until(publish_at.into()), if is_stale => {
                     self.publish();
                     published_at = Instant::now();
@@ -413,6 +421,7 @@ impl Cluster {
                     tracing::error!(%error, "the engine of the cluster cannot be opened");
                     self.metrics.engine_up.set(0);
                     self.readiness.degraded(PART, error.to_string());
+                    self.fleet.set_greeted(Instant::now());
                     tokio::time::sleep(REOPEN_AFTER).await;
                 }
             }
@@ -464,9 +473,11 @@ impl Cluster {
         // This server knows itself without an engine.
         self.hear(beat.clone());
         self.publish();
-        self.fleet.begin(Instant::now());
         match engine.tell(&beat).await {
-            Some(true) => self.metrics.sent.inc(),
+            Some(true) => {
+                self.metrics.sent.inc();
+                self.fleet.set_greeted(Instant::now() + GREETED_WITHIN);
+            }
             Some(false) => self.metrics.unsent.inc(),
             None => {}
         }
@@ -495,6 +506,7 @@ impl Cluster {
             }),
             zone: config.zone.clone(),
             streams: state.streams.clone(),
+            stream_marks: state.stream_marks.clone(),
             version: VERSION.parse().expect("a version of cargo is one"),
             load: state.load,
             time_ms: state.told_time_ms(),
@@ -778,3 +790,7 @@ pub(crate) const REACHED_WITHIN: Duration = Duration::from_secs(5);
 pub const CHANGE_EVERY: Duration = Duration::from_millis(500);
 /// The time between two lines that say the same of a server.
 const LINE_EVERY: Duration = Duration::from_secs(10);
+/// The others greet a server that has come within this time from its first beat.
+const GREETED_WITHIN: Duration = Duration::from_secs(1);
+/// A server that has reached nobody for this long from its start goes on alone.
+const ALONE_AFTER: Duration = Duration::from_secs(3);

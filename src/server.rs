@@ -324,9 +324,11 @@ impl Server {
         let streams = library.clone();
         let state = move || {
             let (is_full, viewers) = (counts.connections() >= places, counts.viewers());
+            let names = streams.names();
             cluster::beat::State {
                 load: cluster::beat::Load::of(headroom.usage(), viewers, places, is_full),
-                streams: Some(cluster::beat::StreamsHash::of(streams.names())),
+                stream_marks: cluster::beat::StreamMarks::of(&names),
+                streams: Some(cluster::beat::StreamsHash::of(names)),
                 time_ms: streams.time(),
             }
         };

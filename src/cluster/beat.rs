@@ -31,6 +31,9 @@ const TIME_MAX_MS: u64 = 253_402_300_799_999;
 const NAME_MAX: usize = 64;
 /// Digits of the hash of a configuration, and of that of streams.
 const HASH_DIGITS: usize = 16;
+/// Most streams whose marks a beat has, and the digits of each.
+pub const MARKS_MAX: usize = 128;
+const MARK_DIGITS: usize = 8;
 
 /// A server's state as it tells it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,7 +43,7 @@ pub struct Beat {
     /// When its process started, in milliseconds since 1970, by its own clock. Of two processes
     /// with one name, the later one counts.
     pub started_ms: u64,
-    /// How many beats the process has sent before.
+    /// Rises with each beat of the process.
     pub sequence: u64,
     /// Where peers reach it.
     pub addresses: Vec<Address>,
@@ -55,6 +58,10 @@ pub struct Beat {
     /// Its streams; nothing if an older version does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<StreamsHash>,
+    /// The marks of its streams; nothing if an older version does not say, or there are more than
+    /// [`MARKS_MAX`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_marks: Option<StreamMarks>,
     /// Its version of the program.
     pub version: Version,
     /// What it does for viewers now.
@@ -102,8 +109,10 @@ pub struct Pages {
 pub struct State {
     /// How much of it is in use.
     pub load: Load,
-    /// Its streams.
+    /// Its streams, and their marks.
     pub streams: Option<StreamsHash>,
+    /// Nothing if there are more than [`MARKS_MAX`].
+    pub stream_marks: Option<StreamMarks>,
     /// The time with which it issues answers, in milliseconds since 1970; nothing if it has issued
     /// none.
     pub time_ms: Option<u64>,
@@ -198,6 +207,7 @@ impl Beat {
             name: self.server.to_string(),
             zone: self.zone.to_string(),
             streams: self.streams.as_ref().map(ToString::to_string),
+            marks: self.stream_marks.as_ref().map(StreamMarks::numbers),
             server: server(Some(self.fingerprint)),
             page_server: self.pages.as_ref().map(|pages| server(pages.fingerprint)),
             viewers: self.load.viewers,
@@ -365,6 +375,46 @@ impl SealingKey {
     }
 }
 
+text!(
+    /// The marks of streams ([`fleet::mark`]), each as 8 hexadecimal digits in lower case, in
+    /// rising order.
+    StreamMarks,
+    check_marks
+);
+
+impl StreamMarks {
+    /// Those of streams of these names; nothing if there are more than [`MARKS_MAX`].
+    pub fn of<'a>(names: impl IntoIterator<Item = &'a String>) -> Option<Self> {
+        let marks: BTreeSet<u32> = names.into_iter().map(|name| fleet::mark(name)).collect();
+        (marks.len() <= MARKS_MAX).then(|| {
+            let digits = marks.iter().map(|mark| format!("{mark:08x}"));
+            Self(digits.collect())
+        })
+    }
+
+    /// The marks as numbers.
+    fn numbers(&self) -> Vec<u32> {
+        let digits = self.0.as_bytes().chunks(MARK_DIGITS);
+        let number = |digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+        digits.filter_map(number).collect()
+    }
+}
+
+fn check_marks(text: &str) -> Result<(), String> {
+    let expected = || format!("marks of streams are {MARK_DIGITS} digits each, in rising order");
+    let count = text.len() / MARK_DIGITS;
+    if count > MARKS_MAX {
+        return Err(format!("{count} marks of streams, at most {MARKS_MAX}"));
+    }
+    check_digits(text, count * MARK_DIGITS).map_err(|_| expected())?;
+    let marks = text.as_bytes().chunks(MARK_DIGITS);
+    // All have as many digits, so they are in the order of their numbers.
+    marks
+        .is_sorted_by(|a, b| a < b)
+        .then_some(())
+        .ok_or_else(expected)
+}
+
 fn check_name(text: &str) -> Result<(), String> {
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(is_fit) {
@@ -430,6 +480,7 @@ pub(crate) mod tests {
             pages: None,
             zone: "east".parse().unwrap(),
             streams: None,
+            stream_marks: None,
             version: "0.1.0".parse().unwrap(),
             load: Load {
                 viewers_max: 1000,
@@ -481,10 +532,11 @@ pub(crate) mod tests {
             config_hash: Some(ConfigHash::of(b"a document")),
             sealing_key: Some(key),
             streams: Some(StreamsHash::of(["live".to_owned()])),
+            stream_marks: StreamMarks::of(&["live".to_owned()]),
             ..beat
         };
         let bytes = configured.to_bytes();
-        assert!(bytes.len() < 700, "{}", bytes.len());
+        assert!(bytes.len() < 730, "{}", bytes.len());
         assert_eq!(Beat::from_bytes(&bytes), Ok(configured));
         // As b3sum has it.
         let hash = ConfigHash::of(b"");
@@ -500,6 +552,45 @@ pub(crate) mod tests {
             assert_ne!(hash(&["a", "b"]), hash(other), "{other:?}");
         }
     }
+
+    #[test]
+    fn marks_of_streams_are_told() {
+        let names = |count: usize| (0..count).map(|n| format!("s{n}")).collect::<Vec<_>>();
+        let marks = StreamMarks::of(&names(MARKS_MAX)).unwrap();
+        let mut expected: Vec<u32> = names(MARKS_MAX)
+            .iter()
+            .map(|name| fleet::mark(name))
+            .collect();
+        expected.sort_unstable();
+        assert_eq!(marks.numbers(), expected);
+        assert_eq!(marks.to_string().parse(), Ok(marks));
+        assert_eq!(StreamMarks::of(&names(MARKS_MAX + 1)), None);
+        assert_eq!(
+            StreamMarks::of(std::iter::empty()).unwrap().numbers(),
+            [0; 0]
+        );
+        // Other versions have to find the same.
+        assert_eq!(
+            StreamMarks::of(&["live".to_owned()]).unwrap().as_str(),
+            LIVE
+        );
+        let most = Beat {
+            addresses: vec![format!("{}:65535", "a".repeat(250)).parse().unwrap(); ADDRESSES_MAX],
+            zone: "z".repeat(NAME_MAX).parse().unwrap(),
+            version: "1".repeat(NAME_MAX).parse().unwrap(),
+            streams: Some(StreamsHash::of(names(1))),
+            stream_marks: StreamMarks::of(&names(MARKS_MAX)),
+            time_ms: Some(TIME_MAX_MS),
+            config: Some(u64::MAX),
+            config_hash: Some(ConfigHash::of(b"")),
+            sealing_key: Some("0a".repeat(32).parse().unwrap()),
+            ..beat(&"b".repeat(NAME_MAX))
+        };
+        let bytes = most.to_bytes();
+        assert_eq!(Beat::from_bytes(&bytes), Ok(most), "{}", bytes.len());
+    }
+
+    const LIVE: &str = "6bc25b46";
 
     /// A newer version may tell more, and an older one less.
     #[test]
@@ -524,6 +615,7 @@ pub(crate) mod tests {
         };
         assert!(with("sequence", 1.into()).is_ok());
         let many = vec!["a:1"; ADDRESSES_MAX + 1];
+        let too_many: String = (0..=MARKS_MAX).map(|mark| format!("{mark:08x}")).collect();
         let load = |busy: f64| {
             serde_json::json!({
                 "viewers": 0, "viewers_max": 0, "busy": busy, "wait_s": 0.0, "is_full": false,
@@ -554,6 +646,12 @@ pub(crate) mod tests {
             ("config_hash", "0A".repeat(8).into()),
             ("config_hash", "0a".repeat(7).into()),
             ("streams", "0a".repeat(9).into()),
+            ("stream_marks", "0000000".into()),
+            ("stream_marks", "0000000g".into()),
+            ("stream_marks", "0000000100000001".into()),
+            ("stream_marks", "0000000200000001".into()),
+            ("stream_marks", "é000000".into()),
+            ("stream_marks", too_many.into()),
             ("config_hash", "éé23456789abcd".into()),
             ("sealing_key", "0A".repeat(32).into()),
             ("sealing_key", "0a".into()),

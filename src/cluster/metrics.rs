@@ -157,8 +157,7 @@ impl Metrics {
             unlike: register::gauge(
                 registry,
                 "ncserverd_cluster_unlike_members",
-                "Servers of the fleet that do not have the same streams as this one, by name. It \
-                 sends its viewers to them only where no other takes any.",
+                "Servers of the fleet that do not have the same streams as this one, by name.",
             )?,
             members: register::gauge(
                 registry,

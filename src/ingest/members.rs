@@ -50,11 +50,6 @@ const IDLE: Duration = Duration::from_secs(60);
 const REST: Duration = Duration::from_secs(5);
 /// The time between two lines about servers that do not answer.
 const LINE_EVERY: Duration = Duration::from_secs(60);
-/// A server that has just started knows nobody, and would take itself for the home of all objects.
-/// The others greet it within this time from its first beat, and it fetches nothing before.
-const GREETED_WITHIN: Duration = Duration::from_secs(1);
-/// The time after which it fetches although it has sent no beat.
-const BEGUN_WITHIN: Duration = Duration::from_secs(5);
 /// How long after members have changed another server may hold an object whose home is here: longer
 /// than segments are in a live playlist.
 const CHANGE_LASTS: Duration = Duration::from_secs(60);
@@ -76,8 +71,6 @@ struct Inner {
     takes: Mutex<Duration>,
     fetches: IntCounterVec,
     lines: RateLimited<()>,
-    /// When this was made.
-    begun: Instant,
     /// The members among which objects have their homes, and since when these are known here.
     among: Mutex<(u64, Instant)>,
 }
@@ -139,7 +132,6 @@ impl Members {
         for by in By::ALL {
             fetches.with_label_values(&[by.name()]);
         }
-        let begun = Instant::now();
         let inner = Inner {
             fleet,
             asks,
@@ -148,8 +140,7 @@ impl Members {
             takes: Mutex::new(TAKES_AT_FIRST),
             fetches,
             lines: RateLimited::new(LINE_EVERY),
-            begun,
-            among: Mutex::new((0, begun)),
+            among: Mutex::new((0, Instant::now())),
         };
         Ok(Self {
             inner: Arc::new(inner),
@@ -180,14 +171,14 @@ impl Members {
         self.inner.fleet.times(now)
     }
 
-    /// Waits until the others have had time to greet this server.
-    async fn greeted(&self) {
-        let mut begun = self.inner.fleet.begun();
-        let at = begun.wait_for(Option::is_some);
-        let at = tokio::time::timeout_at((self.inner.begun + BEGUN_WITHIN).into(), at).await;
-        let at = at.ok().and_then(|begun| *begun.ok()?);
+    /// Waits until they have had time to greet this server. One that has just started knows nobody:
+    /// it would take itself for the home of all objects, and its wall clock for right.
+    pub async fn greeted(&self) {
+        let mut greeted = self.inner.fleet.greeted();
+        let at = greeted.wait_for(Option::is_some).await;
+        let at = at.ok().and_then(|at| *at);
         if let Some(at) = at {
-            tokio::time::sleep_until((at + GREETED_WITHIN).into()).await;
+            tokio::time::sleep_until(at.into()).await;
         }
     }
 
@@ -334,7 +325,6 @@ impl SharedOrigin {
     }
 
     async fn fetch_once(&self, fetch: Fetch) -> Result<Fetched, Error> {
-        self.members.greeted().await;
         let path = format!("/{}/{}", self.stream, fetch.path.as_str());
         let route = self.members.inner.fleet.route(&path);
         let has_changed = self.members.has_changed(route.among, Instant::now());

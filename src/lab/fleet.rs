@@ -629,6 +629,7 @@ impl Server {
             pages: None,
             zone: "east".parse().expect(fit),
             streams: None,
+            stream_marks: None,
             version: "0.1.0".parse().expect(fit),
             load: Load {
                 viewers: self.viewers,

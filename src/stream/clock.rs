@@ -5,10 +5,9 @@
 //! of one server jumps ahead, viewers who go from there to another one refuse what that one says.
 //! So a server that has heard another one of its fleet goes by the monotonic clock from then on,
 //! which never jumps. One that begins takes the time that the others tell in their beats, whatever
-//! its wall clock shows. Beats are not signed: where fewer than three others tell a time, its wall
-//! clock has a vote, too, so that one false time sets nobody's. Later it goes by the time of
-//! whoever is furthest ahead, which it hears with each answer from there that the stream's key has
-//! signed.
+//! its wall clock shows. Beats are not signed: where two others tell a time, its wall clock has a
+//! vote, too, so that one false time of several sets nobody's. Later it goes by the time of whoever
+//! is furthest ahead, which it hears with each answer from there that the stream's key has signed.
 
 use std::time::{Duration, Instant};
 
@@ -169,6 +168,7 @@ mod tests {
             // Those of two and more others, and of the wall clock, which is right or is not.
             for (others, wall) in [
                 (vec![fleet, false_ms], WALL),
+                (vec![false_ms, fleet], WALL),
                 (vec![fleet, false_ms, fleet], WALL + HOUR),
                 (vec![false_ms, fleet, fleet], Duration::ZERO),
                 (vec![fleet, fleet, false_ms, fleet], Duration::ZERO),

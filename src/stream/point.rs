@@ -362,8 +362,8 @@ impl Point {
             tracing::warn!(
                 stream = self.name,
                 other_ms,
-                "the only other server of the fleet issues answers by a clock that is more than a \
-                 day away from this server's: one of the two is wrong"
+                "the only other server that tells a time has one that is more than a day away from \
+                 this server's clock: one of the two is wrong"
             );
         }
         clock
@@ -485,6 +485,7 @@ impl Point {
             known,
             part_of: None,
         };
+        self.shared.members.greeted().await;
         let outcome = self.source.fetch(fetch).await;
         let now = Instant::now();
         self.note(&outcome);
@@ -697,6 +698,7 @@ impl Point {
             known,
             part_of,
         };
+        self.shared.members.greeted().await;
         let mut outcome = self.source.fetch(fetch.clone()).await;
         if let Ok(Fetched::NotModified) = outcome {
             let now = Instant::now();

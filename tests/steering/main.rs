@@ -344,10 +344,10 @@ async fn viewers_are_sent_to_servers_that_have_their_stream() {
             assert!(!viewer.is_at(&without), "{path}");
         }
     }
-    // Its own viewers go on to whom they please.
-    let mut viewer = Viewer::at(&without).await;
-    viewer.play_some(10).await;
-    assert!(viewer.is_at(&without), "{:?}", viewer.sources());
+    for server in &with {
+        assert_eq!(server.number("ncserverd_cluster_unlike_members"), 1.0);
+    }
+    assert_eq!(without.number("ncserverd_cluster_unlike_members"), 2.0);
 }
 
 /// An operator who sends viewers by other means wants them to stay.

@@ -9,7 +9,7 @@
 //!
 //! A newcomer goes to the first server in that order whose load is at most [`LOAD_MAX`] times the
 //! mean (Mirrokni, Thorup and Zadimoghaddam, "Consistent hashing with bounded loads", SODA 2018).
-//! Servers that have the same streams go before others, and then those of the own zone.
+//! Servers that have the stream go before others, and then those of the own zone.
 //!
 //! Deciding takes no lock: [`Fleet::set`] replaces a table that sessions read.
 
@@ -42,6 +42,8 @@ const FAN_OUT: usize = 3;
 const ASKED: usize = 3;
 /// Tells the keys of objects from those of viewers.
 const OBJECT: u64 = u64::MAX - 1;
+/// The same for the marks of streams.
+const STREAM: u64 = u64::MAX - 2;
 
 /// A server of the fleet.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,6 +54,8 @@ pub struct Member {
     pub zone: String,
     /// Names the set of its streams; nothing if that is not known.
     pub streams: Option<String>,
+    /// The marks of its streams ([`mark`]) in rising order; nothing if they are not known.
+    pub marks: Option<Vec<u32>>,
     /// Where programs reach it.
     pub server: Alternate,
     /// The same for web pages, which see another certificate; nothing if it serves none.
@@ -95,14 +99,15 @@ pub struct Route {
     pub among: u64,
 }
 
-/// What viewers of one stream and network have in common.
+/// What viewers of one stream and network have in common: a hash of both, and the mark of the
+/// stream, if that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key(u64);
+pub struct Key(u64, Option<u32>);
 
 impl Key {
     /// The key of a client of which nothing is known but its address.
     pub fn of_address(address: IpAddr) -> Self {
-        Self::new("", address)
+        Self(Self::new("", address).0, None)
     }
 
     /// The key of a viewer of this stream at this address. A network is a /24 of IPv4 or a /48 of
@@ -113,8 +118,16 @@ impl Key {
             // The first 48 bits, where no IPv4 network is.
             IpAddr::V6(address) => (address.to_bits() >> 80) as u64 | 1 << 63,
         };
-        Self(hash(stream.as_bytes(), network))
+        Self(hash(stream.as_bytes(), network), Some(mark(stream)))
     }
+}
+
+/// The number by which servers tell each other that they have a stream of this name. Of two names
+/// in four billion it is the same.
+pub fn mark(stream: &str) -> u32 {
+    // Half of the bits are enough, and are few in a beat.
+    let [a, b, c, d, ..] = hash(stream.as_bytes(), STREAM).to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
 }
 
 /// The first 8 bytes of the SHA-256 of both, which all servers compute alike.
@@ -141,7 +154,7 @@ const fn spread(mut z: u64) -> u64 {
 pub struct Fleet {
     table: Arc<ArcSwap<Table>>,
     changes: watch::Sender<()>,
-    begun: watch::Sender<Option<Instant>>,
+    greeted: watch::Sender<Option<Instant>>,
     /// Whether newcomers are sent to the servers that should serve them.
     steers: bool,
 }
@@ -165,10 +178,17 @@ struct Entry {
 }
 
 impl Entry {
-    /// Servers of an earlier standing go first: those that have the stream of a viewer, then those
-    /// of the zone.
-    fn standing(&self) -> (bool, bool) {
-        (!self.is_alike, !self.is_near)
+    /// Servers of an earlier standing go first: those that have the stream, then those of the zone.
+    fn standing(&self, key: Key) -> (bool, bool) {
+        (!self.has(key), !self.is_near)
+    }
+
+    /// Whether it has the stream, as far as is known.
+    fn has(&self, key: Key) -> bool {
+        match (&self.member.marks, key.1) {
+            (Some(marks), Some(mark)) => marks.binary_search(&mark).is_ok(),
+            _ => true,
+        }
     }
 
     fn weight(&self, key: Key) -> u64 {
@@ -208,14 +228,16 @@ impl Fleet {
         Self {
             table: Arc::default(),
             changes: watch::Sender::new(()),
-            begun: watch::Sender::new(None),
+            greeted: watch::Sender::new(None),
             steers,
         }
     }
 
     /// For servers that are alone.
     pub fn alone() -> Self {
-        Self::new(false)
+        let alone = Self::new(false);
+        alone.set_greeted(Instant::now());
+        alone
     }
 
     /// These are the servers now, with `own` among them.
@@ -268,14 +290,14 @@ impl Fleet {
         let own = placed.iter().position(|entry| entry.is_own);
         let others = || placed.iter().filter(|entry| !entry.is_own);
         let moves = self.steers && may_send && own != Some(0) && others().next().is_some();
-        table.advice(moves, others().copied(), binding)
+        table.advice(moves, others().copied(), (key, binding))
     }
 
     /// What a viewer is told for whom this server has no room any more.
     pub fn elsewhere(&self, (key, binding): (Key, Binding)) -> Advice {
         let table = self.table.load();
         let others: Vec<&Entry> = table.others(key, binding).collect();
-        table.advice(!others.is_empty(), others.into_iter(), binding)
+        table.advice(!others.is_empty(), others.into_iter(), (key, binding))
     }
 
     /// A client was told to go to the first of these servers: it counts there, although the
@@ -296,7 +318,7 @@ impl Fleet {
     /// How this server gets an object.
     pub fn route(&self, object: &str) -> Route {
         let table = self.table.load();
-        let key = Key(hash(object.as_bytes(), OBJECT));
+        let key = Key(hash(object.as_bytes(), OBJECT), None);
         let able = table
             .members
             .iter()
@@ -319,8 +341,13 @@ impl Fleet {
     }
 
     /// The times with which the other servers issue answers now, in milliseconds since 1970, of
-    /// those that have issued one.
+    /// those that have issued one. None before they have greeted this server: the first that is
+    /// heard is not to decide.
     pub fn times(&self, now: Instant) -> Vec<u64> {
+        let is_greeted = self.greeted.borrow().is_some_and(|at| at <= now);
+        if !is_greeted {
+            return Vec::new();
+        }
         let table = self.table.load();
         let others = table.members.iter().filter(|entry| !entry.is_own);
         let times = others.filter_map(|entry| entry.member.time);
@@ -331,18 +358,19 @@ impl Fleet {
         at_present.collect()
     }
 
-    /// This server tells the others of itself from now on.
-    pub fn begin(&self, now: Instant) {
-        self.begun.send_if_modified(|begun| {
-            let is_first = begun.is_none();
-            begun.get_or_insert(now);
+    /// The others have greeted this server at `at`. Only the first call counts.
+    pub fn set_greeted(&self, at: Instant) {
+        self.greeted.send_if_modified(|greeted| {
+            let is_first = greeted.is_none();
+            greeted.get_or_insert(at);
             is_first
         });
     }
 
-    /// Since when it does.
-    pub fn begun(&self) -> watch::Receiver<Option<Instant>> {
-        self.begun.subscribe()
+    /// When the others have greeted this server, so that it knows them; nothing as long as it has
+    /// told them nothing of itself. It fetches nothing before.
+    pub fn greeted(&self) -> watch::Receiver<Option<Instant>> {
+        self.greeted.subscribe()
     }
 
     /// How many servers are known to have other streams than this one.
@@ -355,10 +383,12 @@ impl Fleet {
     /// can take. Nothing if there is no other server.
     pub fn time_to_leave(&self, viewers: u32) -> Duration {
         let table = self.table.load();
-        let others: Vec<&Entry> = table.others(Key(0), Binding::Quic).collect();
-        let goes = |entry: &&&Entry| entry.standing() == others[0].standing();
-        let takers = others.iter().filter(goes).count();
-        time_to_move(viewers, u32::try_from(takers).unwrap_or(u32::MAX))
+        let others = || table.others(Key(0, None), Binding::Quic);
+        let others = match others().filter(|entry| entry.is_near).count() {
+            0 => others().count(),
+            near => near,
+        };
+        time_to_move(viewers, u32::try_from(others).unwrap_or(u32::MAX))
     }
 }
 
@@ -370,14 +400,23 @@ pub fn time_to_move(viewers: u32, servers: u32) -> Duration {
     }
 }
 
+/// What viewers are told of a server, or decides whether: its name, where programs and pages reach
+/// it, whether it takes newcomers, and the marks of its streams.
+type Offer<'a> = (&'a str, [Option<&'a Alternate>; 2], bool, Option<&'a [u32]>);
+
 impl Table {
     /// What of the others a viewer is told, if it is told of them.
-    fn offers(&self) -> impl Iterator<Item = (&str, [Option<&Alternate>; 2], [bool; 2])> {
+    fn offers(&self) -> impl Iterator<Item = Offer<'_>> {
         let others = self.members.iter().filter(|entry| !entry.is_own);
         others.map(|entry| {
             let servers = [Binding::Quic, Binding::Web].map(|binding| entry.server(binding));
-            let standing = [entry.member.is_open, entry.is_alike];
-            (entry.member.name.as_str(), servers, standing)
+            let Member {
+                name,
+                is_open,
+                marks,
+                ..
+            } = &entry.member;
+            (name.as_str(), servers, *is_open, marks.as_deref())
         })
     }
 
@@ -385,8 +424,8 @@ impl Table {
     fn placed(&self, key: Key, binding: Binding) -> Vec<&Entry> {
         let is_able = |entry: &&Entry| entry.takes_newcomers() && entry.server(binding).is_some();
         let able = || self.members.iter().filter(is_able);
-        let first = able().map(Entry::standing).min();
-        let group = || able().filter(|entry| Some(entry.standing()) == first);
+        let first = able().map(|entry| entry.standing(key)).min();
+        let group = || able().filter(|entry| Some(entry.standing(key)) == first);
         let sum = |of: fn(&Entry) -> u32| group().map(of).map(u64::from).sum::<u64>();
         // With the newcomer.
         let viewers = sum(Entry::viewers) + 1;
@@ -395,7 +434,7 @@ impl Table {
         let mut placed: Vec<&Entry> = able().collect();
         placed.sort_by_cached_key(|entry| {
             let is_over = entry.with_newcomer() > bound;
-            (entry.standing(), is_over, Reverse(entry.weight(key)))
+            (entry.standing(key), is_over, Reverse(entry.weight(key)))
         });
         placed
     }
@@ -410,13 +449,14 @@ impl Table {
         &self,
         moves: bool,
         others: impl Iterator<Item = &'a Entry>,
-        binding: Binding,
+        (key, binding): (Key, Binding),
     ) -> Advice {
-        let servers = others.filter_map(|entry| Some((entry.is_near, entry.server(binding)?)));
+        let is_far = |entry: &Entry| !entry.is_near && entry.has(key);
+        let servers = others.filter_map(|entry| Some((is_far(entry), entry.server(binding)?)));
         let servers: Vec<(bool, &Alternate)> = servers.collect();
         let mut told: Vec<&Alternate> = servers.iter().map(|(_, server)| *server).collect();
         told.truncate(TOLD);
-        let far = servers.iter().position(|(is_near, _)| !is_near);
+        let far = servers.iter().position(|(is_far, _)| *is_far);
         if let (Some(far), Some(last)) = (far.filter(|far| *far >= TOLD), told.last_mut()) {
             *last = servers[far].1;
         }
@@ -438,6 +478,7 @@ mod tests {
             name: name.to_owned(),
             zone: "east".to_owned(),
             streams: None,
+            marks: None,
             server: Alternate {
                 address: format!("{name}:4443"),
                 identity: None,
@@ -676,40 +717,76 @@ mod tests {
 
     /// As while a stream is added to one server after the other.
     #[test]
-    fn servers_with_the_same_streams_go_first() {
-        let mut members = members(6);
+    fn servers_that_have_the_stream_go_first() {
+        let mut members = members(12);
+        let (live, other) = (mark("live"), mark("other"));
         for (number, member) in members.iter_mut().enumerate() {
-            // An older version does not say.
-            member.streams =
-                (number > 0).then(|| if number < 3 { "two" } else { "one" }.to_owned());
-            member.zone = if number % 2 == 0 { "east" } else { "west" }.to_owned();
+            member.zone = if number < 6 { "east" } else { "west" }.to_owned();
+            member.streams = Some(if number % 3 == 0 { "one" } else { "two" }.to_owned());
+            member.marks = match number % 3 {
+                0 => Some(vec![other]),
+                1 => Some(vec![live, other]),
+                // An older version does not say.
+                _ => None,
+            };
         }
-        let mut homes = BTreeSet::new();
+        let lacks = |name: &str| name[1..].parse::<usize>().unwrap() % 3 == 0;
         for number in 0..50u32 {
-            homes.insert(home(&members, "s1", key(number << 8)));
-            let advice = fleet("s1", &members).elsewhere(program(number << 8));
-            let told = names(&advice);
-            assert_eq!(
-                BTreeSet::from_iter(&told[..2]),
-                BTreeSet::from([&"s0", &"s2"])
-            );
+            let key = key(number << 8);
+            for came_to in ["s0", "s1", "s2"] {
+                let home = home(&members, came_to, key);
+                assert!(
+                    !lacks(&home) && home[1..].parse::<usize>().unwrap() < 6,
+                    "{home}"
+                );
+                let advice = fleet(came_to, &members).elsewhere((key, Binding::Quic));
+                let told = names(&advice);
+                // Of its zone, then of the other one; the rest does not have it.
+                assert_eq!(told.len(), TOLD);
+                assert!(!told.iter().any(|name| lacks(name)), "{told:?}");
+            }
+            // All have this one.
+            let other = Key::new("other", IpAddr::from((number << 8).to_be_bytes()));
+            let anywhere = home(&members, "s1", other);
+            assert!(anywhere[1..].parse::<usize>().unwrap() < 6, "{anywhere}");
         }
-        // The one server of its zone that has them.
-        assert_eq!(homes, BTreeSet::from(["s1".to_owned()]));
-        assert_eq!(fleet("s1", &members).unlike(), 3);
-        assert_eq!(fleet("s0", &members).unlike(), 0);
-        // 1,000 viewers go to the two others at 500 a second each.
+        assert_eq!(fleet("s1", &members).unlike(), 4);
+        // Whoever goes away has viewers of all streams, and all of its zone take some.
         let leave = |members: &[Member]| fleet("s1", members).time_to_leave(1000);
-        members
-            .iter_mut()
-            .for_each(|member| member.zone = "east".to_owned());
-        assert_eq!(leave(&members), Duration::from_secs(1));
-        // Where none has them, others may: of several streams, only one is another.
-        for member in [0, 2] {
-            members[member].is_open = false;
+        assert_eq!(leave(&members), time_to_move(1000, 5));
+        // Where none that has it takes newcomers, the others are told all the same.
+        for (number, member) in members.iter_mut().enumerate() {
+            member.is_open = number % 3 == 0;
         }
-        assert_eq!(names(&fleet("s1", &members).elsewhere(program(0))).len(), 3);
-        assert_eq!(home(&members, "s1", key(0)), "s1");
+        assert_eq!(names(&fleet("s1", &members).elsewhere(program(0))).len(), 4);
+    }
+
+    /// The one of another zone has the stream, or is not told before those of the zone that do.
+    #[test]
+    fn no_server_of_another_zone_is_told_that_lacks_the_stream() {
+        let mut members = members(8);
+        for (number, member) in members.iter_mut().enumerate() {
+            member.zone = if number < 6 { "east" } else { "west" }.to_owned();
+            member.marks = Some(if number < 6 {
+                vec![mark("live")]
+            } else {
+                Vec::new()
+            });
+        }
+        let told = |members: &[Member]| {
+            let advice = fleet("s1", members).advise(program(0), true);
+            names(&advice)
+                .into_iter()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert!(
+            !told(&members)
+                .iter()
+                .any(|name| name == "s6" || name == "s7")
+        );
+        members[7].marks = Some(vec![mark("live")]);
+        assert_eq!(told(&members)[TOLD - 1], "s7");
     }
 
     /// A server is another one to viewers once it has their stream.
@@ -718,13 +795,14 @@ mod tests {
         let mut members = members(2);
         let fleet = fleet("s0", &members);
         let mut changes = fleet.changes();
-        members[0].streams = Some("one".to_owned());
-        members[1].streams = Some("two".to_owned());
-        fleet.set("s0", members.clone());
-        assert!(changes.has_changed().unwrap());
-        changes.mark_unchanged();
-        fleet.set("s0", members);
-        assert!(!changes.has_changed().unwrap());
+        for marks in [Some(vec![1]), Some(vec![1, 2]), None] {
+            members[1].marks = marks;
+            fleet.set("s0", members.clone());
+            assert!(changes.has_changed().unwrap());
+            changes.mark_unchanged();
+            fleet.set("s0", members.clone());
+            assert!(!changes.has_changed().unwrap());
+        }
     }
 
     /// Viewers whose zone is cut off from those of the server find a way.
@@ -878,19 +956,22 @@ mod tests {
             member.time = time_ms.map(|time_ms| (now, time_ms));
         }
         let fleet = fleet("s0", &members);
+        assert!(fleet.times(now).is_empty(), "they have not greeted it");
+        fleet.set_greeted(now);
+        assert!(fleet.times(now - Duration::from_millis(1)).is_empty());
         assert_eq!(fleet.times(now), [5, u64::MAX], "one has issued nothing");
         assert_eq!(fleet.times(now + Duration::from_millis(3)), [8, u64::MAX]);
         assert!(Fleet::alone().times(now).is_empty());
     }
 
     #[test]
-    fn a_server_begins_once() {
+    fn a_server_is_greeted_once() {
         let fleet = Fleet::new(true);
-        let (begun, now) = (fleet.begun(), Instant::now());
-        assert_eq!(*begun.borrow(), None);
-        fleet.begin(now);
-        fleet.begin(now + Duration::from_secs(1));
-        assert_eq!(*begun.borrow(), Some(now));
+        let (greeted, now) = (fleet.greeted(), Instant::now());
+        assert_eq!(*greeted.borrow(), None);
+        fleet.set_greeted(now);
+        fleet.set_greeted(now + Duration::from_secs(1));
+        assert_eq!(*greeted.borrow(), Some(now));
     }
 
     /// It still fetches what its viewers ask for, and nobody fetches from it.
