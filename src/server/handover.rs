@@ -140,6 +140,13 @@ enum FromServing {
     Leaves,
 }
 
+/// The reason of a process that does not hand over.
+struct Refusal {
+    reason: &'static str,
+    /// Whether a later attempt is refused, too.
+    is_for_good: bool,
+}
+
 /// The sockets that this process listens on: for the next process.
 #[derive(Debug)]
 pub(super) struct Sockets {
@@ -397,12 +404,15 @@ impl Handover {
             version,
             "another process is to take the place of this one",
         );
-        let refusal = self.agrees(form).await;
-        if let Err(error) = refusal {
-            let message = match &error {
-                Error::Unable(reason) => FromServing::Unable(reason.clone()),
-                Error::Refused(reason) => FromServing::Refused(reason.clone()),
-                other => FromServing::Refused(other.to_string()),
+        if let Some(Refusal {
+            reason,
+            is_for_good,
+        }) = self.refusal(form).await
+        {
+            let reason = reason.to_owned();
+            let (message, error) = match is_for_good {
+                true => (FromServing::Unable(reason.clone()), Error::Unable(reason)),
+                false => (FromServing::Refused(reason.clone()), Error::Refused(reason)),
             };
             channel.send(&message, &[]).await?;
             return Err(error);
@@ -434,23 +444,30 @@ impl Handover {
         }
     }
 
-    /// Whether this process hands over.
-    async fn agrees(&self, form: u32) -> Result<(), Error> {
+    /// Why this process does not hand over, if so.
+    async fn refusal(&self, form: u32) -> Option<Refusal> {
         let ports = &self.sockets.ports;
-        let unable = |reason: &str| Err(Error::Unable(reason.to_owned()));
+        let refusal = |is_for_good, reason| {
+            Some(Refusal {
+                reason,
+                is_for_good,
+            })
+        };
         if form != FORM {
-            return unable("its version does so in another way: stop it first");
+            return refusal(true, "its version does so in another way: stop it first");
         }
         if !ports.may_be_replaced() {
-            return unable("the system gave it no sockets for a next process");
+            return refusal(true, "the system gave it no sockets for a next process");
         }
         let alone = async {
             while ports.is_beside() {
                 tokio::time::sleep(PAUSE).await;
             }
         };
-        let refused = |_| Error::Refused("the process before it has not ended yet".to_owned());
-        timeout(WELCOME_WITHIN, alone).await.map_err(refused)
+        match timeout(WELCOME_WITHIN, alone).await {
+            Ok(()) => None,
+            Err(_) => refusal(false, "the process before it has not ended yet"),
+        }
     }
 
     /// The next objects; none at the end.
