@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, sleep_until};
 
-use beat::{Address, Beat, ConfigHash, Name, Pages, SealingKey, State};
+use beat::{Address, Beat, ConfigHash, Name, Pages, SealingKey, State, StreamMarks, StreamsHash};
 use counts::Counts;
 use engine::{Engine, Heard, Kind, Message, Topic};
 use roster::{Change, INTERVAL, Roster};
@@ -286,8 +286,7 @@ impl Cluster {
             readiness,
         };
         // It knows itself before the first scrape.
-        cluster.hear(cluster.beat(Stage::Serves));
-        cluster.publish();
+        cluster.know_itself(Stage::Serves);
         cluster
     }
 
@@ -320,8 +319,8 @@ impl Cluster {
     /// The server has other streams from now on. Its viewers are not sent to servers that lack one,
     /// and the others are told at once.
     pub fn streams_changed(&self) {
-        self.hear(self.beat(*self.stage.borrow()));
-        self.publish();
+        let stage = *self.stage.borrow();
+        self.know_itself(stage);
         self.stage.send_modify(|_| {});
     }
 
@@ -469,10 +468,7 @@ impl Cluster {
     async fn tell(&self, engine: &Engine) {
         self.greets.store(false, Ordering::Relaxed);
         let stage = *self.stage.borrow();
-        let beat = self.beat(stage);
-        // This server knows itself without an engine.
-        self.hear(beat.clone());
-        self.publish();
+        let beat = self.know_itself(stage);
         match engine.tell(&beat).await {
             Some(true) => {
                 self.metrics.sent.inc();
@@ -505,8 +501,8 @@ impl Cluster {
                 fingerprint: identity.rotated().map(|rotated| rotated.fingerprints()[0]),
             }),
             zone: config.zone.clone(),
-            streams: state.streams.clone(),
-            stream_marks: state.stream_marks.clone(),
+            streams: Some(StreamsHash::of(&state.streams)),
+            stream_marks: StreamMarks::of(&state.streams),
             version: VERSION.parse().expect("a version of cargo is one"),
             load: state.load,
             time_ms: state.told_time_ms(),
@@ -653,6 +649,14 @@ impl Cluster {
                 tie.complaint = Some((now, complaint));
             }
         }
+    }
+
+    /// Takes the next beat of this server, without an engine, and tells sessions of it.
+    fn know_itself(&self, stage: Stage) -> Beat {
+        let beat = self.beat(stage);
+        self.hear(beat.clone());
+        self.publish();
+        beat
     }
 
     /// Takes a beat, of this server or another.

@@ -324,11 +324,9 @@ impl Server {
         let streams = library.clone();
         let state = move || {
             let (is_full, viewers) = (counts.connections() >= places, counts.viewers());
-            let names = streams.names();
             cluster::beat::State {
                 load: cluster::beat::Load::of(headroom.usage(), viewers, places, is_full),
-                stream_marks: cluster::beat::StreamMarks::of(&names),
-                streams: Some(cluster::beat::StreamsHash::of(names)),
+                streams: streams.names(),
                 time_ms: streams.time(),
             }
         };

@@ -104,15 +104,13 @@ pub struct Pages {
     pub fingerprint: Option<Fingerprint>,
 }
 
-/// What a server says of itself that differs from beat to beat.
+/// The part of a server's state that changes from beat to beat.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct State {
-    /// How much of it is in use.
+    /// Its load.
     pub load: Load,
-    /// Its streams, and their marks.
-    pub streams: Option<StreamsHash>,
-    /// Nothing if there are more than [`MARKS_MAX`].
-    pub stream_marks: Option<StreamMarks>,
+    /// The names of its streams.
+    pub streams: Vec<String>,
     /// The time with which it issues answers, in milliseconds since 1970; nothing if it has issued
     /// none.
     pub time_ms: Option<u64>,
@@ -332,18 +330,18 @@ text!(
 );
 
 text!(
-    /// What tells a set of streams from all others: the first bytes of the BLAKE3 of their names,
-    /// as 16 hexadecimal digits in lower case.
+    /// Identifies a set of streams: the first bytes of the BLAKE3 of their names, as 16 hexadecimal
+    /// digits in lower case.
     StreamsHash,
     check_hash
 );
 
 impl StreamsHash {
     /// The hash of streams of these names, whose order does not matter.
-    pub fn of(names: impl IntoIterator<Item = String>) -> Self {
+    pub fn of(names: &[String]) -> Self {
         let mut hasher = blake3::Hasher::new();
         // A name is one part of a path.
-        for name in names.into_iter().collect::<BTreeSet<_>>() {
+        for name in names.iter().collect::<BTreeSet<_>>() {
             hasher.update(name.as_bytes()).update(b"/");
         }
         Self(hasher.finalize().to_hex()[..HASH_DIGITS].to_owned())
@@ -384,8 +382,8 @@ text!(
 
 impl StreamMarks {
     /// Those of streams of these names; nothing if there are more than [`MARKS_MAX`].
-    pub fn of<'a>(names: impl IntoIterator<Item = &'a String>) -> Option<Self> {
-        let marks: BTreeSet<u32> = names.into_iter().map(|name| fleet::mark(name)).collect();
+    pub fn of(names: &[String]) -> Option<Self> {
+        let marks: BTreeSet<u32> = names.iter().map(|name| fleet::mark(name)).collect();
         (marks.len() <= MARKS_MAX).then(|| {
             let digits = marks.iter().map(|mark| format!("{mark:08x}"));
             Self(digits.collect())
@@ -531,7 +529,7 @@ pub(crate) mod tests {
             config: Some(7),
             config_hash: Some(ConfigHash::of(b"a document")),
             sealing_key: Some(key),
-            streams: Some(StreamsHash::of(["live".to_owned()])),
+            streams: Some(StreamsHash::of(&["live".to_owned()])),
             stream_marks: StreamMarks::of(&["live".to_owned()]),
             ..beat
         };
@@ -546,7 +544,9 @@ pub(crate) mod tests {
 
     #[test]
     fn streams_are_told_from_others() {
-        let hash = |names: &[&str]| StreamsHash::of(names.iter().map(ToString::to_string));
+        let hash = |names: &[&str]| {
+            StreamsHash::of(&names.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
         assert_eq!(hash(&["a", "b"]), hash(&["b", "a"]));
         for other in [&["a"][..], &["b"], &["ab"], &["a", "b", "c"], &[]] {
             assert_ne!(hash(&["a", "b"]), hash(other), "{other:?}");
@@ -565,10 +565,7 @@ pub(crate) mod tests {
         assert_eq!(marks.numbers(), expected);
         assert_eq!(marks.to_string().parse(), Ok(marks));
         assert_eq!(StreamMarks::of(&names(MARKS_MAX + 1)), None);
-        assert_eq!(
-            StreamMarks::of(std::iter::empty()).unwrap().numbers(),
-            [0; 0]
-        );
+        assert_eq!(StreamMarks::of(&[]).unwrap().numbers(), [0; 0]);
         // Other versions have to find the same.
         assert_eq!(
             StreamMarks::of(&["live".to_owned()]).unwrap().as_str(),
@@ -578,7 +575,7 @@ pub(crate) mod tests {
             addresses: vec![format!("{}:65535", "a".repeat(250)).parse().unwrap(); ADDRESSES_MAX],
             zone: "z".repeat(NAME_MAX).parse().unwrap(),
             version: "1".repeat(NAME_MAX).parse().unwrap(),
-            streams: Some(StreamsHash::of(names(1))),
+            streams: Some(StreamsHash::of(&names(1))),
             stream_marks: StreamMarks::of(&names(MARKS_MAX)),
             time_ms: Some(TIME_MAX_MS),
             config: Some(u64::MAX),

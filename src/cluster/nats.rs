@@ -100,7 +100,7 @@ pub struct Nats {
     fault: String,
 }
 
-/// What has come: no more of a message of the engine waits to be read.
+/// The part of an engine's message that is read. Only this part waits in queues.
 struct Letter {
     subject: Subject,
     payload: Bytes,
@@ -316,7 +316,7 @@ async fn sift(
     while let Some(message) = messages.next().await {
         let complaint = match pace.judge(Instant::now(), &message.subject) {
             Verdict::Heard => {
-                // What is too long is no beat and no message, and is not to wait as a whole.
+                // A payload that is too long stays too long when cut, and is refused later.
                 let payload = match message.payload.get(..=BYTES_MAX) {
                     Some(begin) => Bytes::copy_from_slice(begin),
                     None => message.payload,

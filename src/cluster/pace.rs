@@ -1,4 +1,4 @@
-//! How often others are heard: one that says more than the others does not drown them.
+//! Rate limits for the messages of other servers: one that floods does not drown the rest.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ pub(super) const SENDERS_MAX: usize = 2048;
 /// Counts what senders say in each second.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// What one may say in a second.
+    /// Messages of one sender in a second, at most.
     most: u32,
     since: Instant,
     said: HashMap<String, u32>,
@@ -20,7 +20,7 @@ pub(super) struct Pace {
     is_crowd: bool,
 }
 
-/// What becomes of a message.
+/// The judgement of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Heard,

@@ -239,7 +239,9 @@ c       east  0.1.0    serving   ░░░░░░░░░░░░░░░�
     #[test]
     fn a_table_shows_who_has_other_streams() {
         let with = |name, streams: &[&str]| Beat {
-            streams: Some(StreamsHash::of(streams.iter().map(ToString::to_string))),
+            streams: Some(StreamsHash::of(
+                &streams.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            )),
             ..beat(name)
         };
         let expected = "\

@@ -717,8 +717,7 @@ impl Point {
             ..
         })) = outcome
         {
-            let mut clock = self.agreed_clock(now);
-            clock.hear(now, wall_clock(), issued_ms);
+            self.agreed_clock(now).hear(now, wall_clock(), issued_ms);
         }
         match outcome {
             Ok(Fetched::Object(object)) if is_document(path, &object) => {

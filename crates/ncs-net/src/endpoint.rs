@@ -353,7 +353,7 @@ fn server_config(
     Ok(server)
 }
 
-/// How long a client may come back with a token that proves its address, as quinn has it.
+/// The lifetime of a token that proves a client's address: the default of quinn.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Takes each of these tokens once, in any order, also those that the process before has issued.

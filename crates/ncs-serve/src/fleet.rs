@@ -99,8 +99,7 @@ pub struct Route {
     pub among: u64,
 }
 
-/// What viewers of one stream and network have in common: a hash of both, and the mark of the
-/// stream, if that is known.
+/// Names the viewers of one stream and network: a hash of both, and the mark of a known stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(u64, Option<u32>);
 
@@ -167,10 +166,8 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     member: Member,
-    /// Whether it is this server, whether it has the same streams as this one as far as is known,
-    /// and whether it is in the zone of this server.
+    /// Whether it is this server, and whether it is in the zone of this server.
     is_own: bool,
-    is_alike: bool,
     is_near: bool,
     hash: u64,
     /// Viewers that this server has sent to it since its last beat, which does not count them.
@@ -178,12 +175,13 @@ struct Entry {
 }
 
 impl Entry {
-    /// Servers of an earlier standing go first: those that have the stream, then those of the zone.
+    /// The rank of a server for a viewer, lowest first: servers with the stream, then those of the
+    /// zone.
     fn standing(&self, key: Key) -> (bool, bool) {
         (!self.has(key), !self.is_near)
     }
 
-    /// Whether it has the stream, as far as is known.
+    /// Tells whether the server has the stream. A server with unknown streams has it.
     fn has(&self, key: Key) -> bool {
         match (&self.member.marks, key.1) {
             (Some(marks), Some(mark)) => marks.binary_search(&mark).is_ok(),
@@ -244,16 +242,14 @@ impl Fleet {
     pub fn set(&self, own: &str, members: impl IntoIterator<Item = Member>) {
         let before = self.table.load_full();
         let members: Vec<Member> = members.into_iter().collect();
-        let of_own = members.iter().find(|member| member.name == own);
-        let zone = of_own.map(|own| own.zone.clone());
-        let streams = of_own.and_then(|own| own.streams.clone());
+        let zone = members.iter().find(|member| member.name == own);
+        let zone = zone.map(|own| own.zone.clone());
         let entry = |member: Member| {
             let mut known = before.members.iter();
             let known = known.find(|known| known.member.name == member.name);
             let known = known.filter(|known| known.member.beat == member.beat);
             Entry {
                 is_own: member.name == own,
-                is_alike: [&streams, &member.streams].contains(&&None) || streams == member.streams,
                 is_near: zone.as_ref() == Some(&member.zone),
                 hash: hash(member.name.as_bytes(), u64::MAX),
                 member,
@@ -367,16 +363,24 @@ impl Fleet {
         });
     }
 
-    /// When the others have greeted this server, so that it knows them; nothing as long as it has
-    /// told them nothing of itself. It fetches nothing before.
+    /// The moment from which this server knows the others; nothing before its first beat. It
+    /// fetches nothing before that moment.
     pub fn greeted(&self) -> watch::Receiver<Option<Instant>> {
         self.greeted.subscribe()
     }
 
-    /// How many servers are known to have other streams than this one.
+    /// The number of servers with another set of streams than this one. Unknown sets do not count.
     pub fn unlike(&self) -> usize {
         let table = self.table.load();
-        table.members.iter().filter(|entry| !entry.is_alike).count()
+        let own = table.members.iter().find(|entry| entry.is_own);
+        let Some(own) = own.and_then(|own| own.member.streams.as_ref()) else {
+            return 0;
+        };
+        let sets = table
+            .members
+            .iter()
+            .filter_map(|entry| entry.member.streams.as_ref());
+        sets.filter(|set| *set != own).count()
     }
 
     /// How long a server of so many viewers takes to send them to the others, at a rate that these
@@ -400,8 +404,8 @@ pub fn time_to_move(viewers: u32, servers: u32) -> Duration {
     }
 }
 
-/// What viewers are told of a server, or decides whether: its name, where programs and pages reach
-/// it, whether it takes newcomers, and the marks of its streams.
+/// The facts of a server by which viewers are told of it: its name, its addresses for programs and
+/// for pages, whether it takes newcomers, and the marks of its streams.
 type Offer<'a> = (&'a str, [Option<&'a Alternate>; 2], bool, Option<&'a [u32]>);
 
 impl Table {
@@ -545,7 +549,6 @@ mod tests {
     fn weights_are_what_they_were() {
         let entry = |name: &str| Entry {
             is_own: false,
-            is_alike: true,
             is_near: false,
             hash: hash(name.as_bytes(), u64::MAX),
             member: member(name),
@@ -741,7 +744,7 @@ mod tests {
                 );
                 let advice = fleet(came_to, &members).elsewhere((key, Binding::Quic));
                 let told = names(&advice);
-                // Of its zone, then of the other one; the rest does not have it.
+                // Servers with the stream fill the list, first those of the zone.
                 assert_eq!(told.len(), TOLD);
                 assert!(!told.iter().any(|name| lacks(name)), "{told:?}");
             }
