@@ -212,7 +212,7 @@ pub(crate) fn pause(attempts: usize) -> Duration {
 }
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-pub(super) const PAUSE_MAX: Duration = Duration::from_secs(8);
+const PAUSE_MAX: Duration = Duration::from_secs(8);
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,10 @@
 //! The side that asks: it connects to a member of the list, and hears its beats.
 //!
-//! A task for each member. It connects again when the connection is lost, after pauses that grow.
+//! A task for each member. It connects again when the connection is lost, after pauses that grow
+//! until the member is heard.
 //! A member that is dead is noticed by [`IDLE_TIMEOUT_MS`], sooner than the roster forgets it.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +26,8 @@ use super::Refusal;
 use super::list::Member;
 use super::publisher::Publisher;
 use crate::cluster::beat::{BYTES_MAX, Beat, Name, Unfit};
-use crate::cluster::engine::{Heard, Message, PAUSE_MAX, pause};
+use crate::cluster::engine::{Heard, Message, pause};
+use crate::cluster::roster::INTERVAL;
 
 /// The sockets from which members are reached. Clones share them.
 #[derive(Debug, Clone)]
@@ -124,13 +127,16 @@ impl Link {
         let mut attempts = 0_usize;
         let mut said: Option<(Instant, String)> = None;
         loop {
-            let begun = Instant::now();
-            let Err(reason) = self.attempt(&config, attempts).await;
+            let Err(Ended { reason, heard_for }) = self.attempt(&config, attempts).await;
             let now = Instant::now();
-            if now - begun >= PAUSE_MAX {
-                (attempts, said) = (0, None);
+            // Who was heard may come back soon, and lives only until its fourth beat is due.
+            if heard_for >= INTERVAL {
+                attempts = 0;
             }
             // The other side can cause these lines.
+            if heard_for >= LINE_EVERY {
+                said = None;
+            }
             let is_known = said
                 .as_ref()
                 .is_some_and(|(at, text)| *text == reason || *at + LINE_EVERY > now);
@@ -153,15 +159,12 @@ impl Link {
     }
 
     /// Connects and hears beats until that fails. Each attempt begins with another address.
-    async fn attempt(
-        &self,
-        config: &ClientConfig,
-        turn: usize,
-    ) -> Result<std::convert::Infallible, String> {
+    async fn attempt(&self, config: &ClientConfig, turn: usize) -> Result<Infallible, Ended> {
         let (host, port) = self.member.place()?;
         let found = self.dialer.addresses(host.clone(), port);
         let found = timeout(LOOKUP_TIMEOUT, found).await;
-        let mut addresses = found.map_err(|_| format!("{host}: no name server answers"))??;
+        let found = found.map_err(|_| format!("{host}: no name server answers"))?;
+        let mut addresses = found?;
         let first = turn.checked_rem(addresses.len()).unwrap_or(0);
         addresses.rotate_left(first);
         let mut reason = format!("{host} has no address");
@@ -171,11 +174,52 @@ impl Link {
                 Err(fault) => reason = fault,
             }
         }
-        Err(reason)
+        Err(reason.into())
     }
 
     /// Shows the secret, and takes beats and messages.
-    async fn hear(&self, connection: &Connection) -> Result<std::convert::Infallible, String> {
+    async fn hear(&self, connection: &Connection) -> Result<Infallible, Ended> {
+        let mut stream = self.greet(connection).await?;
+        let mut bytes = [0; BYTES_MAX];
+        let mut first_at = None;
+        let reason = loop {
+            let next = timeout(SILENCE_MAX, read(&mut stream, &mut bytes));
+            let heard = match next.await {
+                Ok(Ok(frame)) => self.take(frame),
+                Ok(Err(Fault::Long(length))) => {
+                    let _ = self.heard.send(Heard::Unfit(Unfit::Long(length))).await;
+                    break format!("a beat of {length} bytes, at most {BYTES_MAX}");
+                }
+                Ok(Err(Fault::Lost)) => {
+                    let reason = connection.close_reason();
+                    break reason.map_or_else(
+                        || "it has ended its beats".to_owned(),
+                        |error| fault(&error),
+                    );
+                }
+                Err(_) => break "its beats do not come".to_owned(),
+            };
+            let pause = match heard {
+                Heard::Message(_) => MESSAGES_APART,
+                _ => BEATS_APART,
+            };
+            if matches!(heard, Heard::Beat(_)) {
+                first_at.get_or_insert_with(Instant::now);
+            }
+            if self.heard.send(heard).await.is_err() {
+                break "nobody hears any more".to_owned();
+            }
+            // A member that says more than others gets no more attention.
+            tokio::time::sleep(pause).await;
+        };
+        Err(Ended {
+            reason,
+            heard_for: first_at.map_or(Duration::ZERO, |at| at.elapsed()),
+        })
+    }
+
+    /// Shows the secret. Returns the stream on which beats and messages come.
+    async fn greet(&self, connection: &Connection) -> Result<RecvStream, String> {
         let secrets = self.publisher.secrets().ok_or("there is no secret yet")?;
         let greeting = async {
             let (mut send, receive) = connection.open_bi().await.map_err(|error| fault(&error))?;
@@ -185,39 +229,11 @@ impl Link {
             let greeting = [secrets.shown(), name.as_bytes()].concat();
             let _ = send.write_all(&greeting).await;
             let _ = send.finish();
-            Ok::<_, String>(receive)
+            Ok(receive)
         };
-        let mut stream = timeout(CONNECT_TIMEOUT, greeting)
+        timeout(CONNECT_TIMEOUT, greeting)
             .await
-            .map_err(|_| "it takes no stream".to_owned())??;
-        let mut bytes = [0; BYTES_MAX];
-        loop {
-            let next = timeout(SILENCE_MAX, read(&mut stream, &mut bytes));
-            let heard = match next.await {
-                Ok(Ok(frame)) => self.take(frame),
-                Ok(Err(Fault::Long(length))) => {
-                    let _ = self.heard.send(Heard::Unfit(Unfit::Long(length))).await;
-                    return Err(format!("a beat of {length} bytes, at most {BYTES_MAX}"));
-                }
-                Ok(Err(Fault::Lost)) => {
-                    let reason = connection.close_reason();
-                    return Err(reason.map_or_else(
-                        || "it has ended its beats".to_owned(),
-                        |error| fault(&error),
-                    ));
-                }
-                Err(_) => return Err("its beats do not come".to_owned()),
-            };
-            let pause = match heard {
-                Heard::Message(_) => MESSAGES_APART,
-                _ => BEATS_APART,
-            };
-            if self.heard.send(heard).await.is_err() {
-                return Err("nobody hears any more".to_owned());
-            }
-            // A member that says more than others gets no more attention.
-            tokio::time::sleep(pause).await;
-        }
+            .map_err(|_| "it takes no stream".to_owned())?
     }
 
     /// A member speaks for itself alone.
@@ -233,6 +249,22 @@ impl Link {
                 beat.server, self.member.name
             ))),
             Err(unfit) => Heard::Unfit(unfit),
+        }
+    }
+}
+
+/// Why an attempt has ended.
+struct Ended {
+    reason: String,
+    /// The time from the first beat to the end, zero if none came.
+    heard_for: Duration,
+}
+
+impl From<String> for Ended {
+    fn from(reason: String) -> Self {
+        Self {
+            reason,
+            heard_for: Duration::ZERO,
         }
     }
 }
