@@ -57,6 +57,19 @@ impl Carrier {
         nats.into_iter().chain([list]).collect()
     }
 
+    /// Runs a test with each kind, all at once: such tests mostly wait for beats.
+    fn each(test: impl Fn(Self) + Sync) {
+        let test = &test;
+        std::thread::scope(|scope| {
+            let run = |carrier: Self| {
+                let name = carrier.name().to_owned();
+                let thread = std::thread::Builder::new().name(name);
+                thread.spawn_scoped(scope, move || test(carrier)).unwrap();
+            };
+            Self::all().into_iter().for_each(run);
+        });
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Self::Nats { .. } => "nats",
@@ -223,8 +236,7 @@ fn nats_settings(name: &str, ports: &[u16]) -> Vec<String> {
 
 #[test]
 fn servers_know_each_other_and_notice_who_goes() {
-    for mut carrier in Carrier::all() {
-        println!("{}", carrier.name());
+    Carrier::each(|mut carrier| {
         carrier.run();
         let [one, mut two, mut three] = ["one", "two", "three"].map(|name| carrier.start(name));
         for server in [&one, &two, &three] {
@@ -276,14 +288,13 @@ fn servers_know_each_other_and_notice_who_goes() {
         let again = carrier.start("three");
         again.await_members(2.0, PATIENCE);
         one.await_members(2.0, PATIENCE);
-    }
+    });
 }
 
 /// Without NATS servers forget each other. Without the list they go by the last one.
 #[test]
 fn without_its_engine_a_server_serves_and_says_so() {
-    for mut carrier in Carrier::all() {
-        println!("{}", carrier.name());
+    Carrier::each(|mut carrier| {
         let one = carrier.start("one");
         one.await_ready(true);
         one.await_members(1.0, PATIENCE);
@@ -302,7 +313,7 @@ fn without_its_engine_a_server_serves_and_says_so() {
         one.await_members(2.0, PATIENCE);
         two.await_members(2.0, PATIENCE);
         one.await_ready(false);
-    }
+    });
 }
 
 #[test]
@@ -427,8 +438,7 @@ fn beat(server: &str, started_ms: u64, sequence: u64) -> String {
 /// What others publish ends nothing and is not believed, unless it is a beat.
 #[test]
 fn what_is_no_beat_is_counted_and_changes_nothing() {
-    for mut carrier in Carrier::all() {
-        println!("{}", carrier.name());
+    Carrier::each(|mut carrier| {
         carrier.run();
         let one = carrier.start("one");
         one.await_ready(false);
@@ -455,7 +465,7 @@ fn what_is_no_beat_is_counted_and_changes_nothing() {
         }
         // The one that told a beat and no other is forgotten like a server.
         one.await_members(1.0, DEAD_WITHIN);
-    }
+    });
 }
 
 /// Off loopback NATS needs TLS; here it has it on loopback, with a password, and both sides show

@@ -154,8 +154,7 @@ fn open(viewers: &[Viewer]) -> usize {
 
 #[test]
 fn connections_of_a_holder_are_counted_at_all_servers() {
-    for carrier in Carrier::all() {
-        println!("{}", carrier.name());
+    Carrier::each(|carrier| {
         let fleet = Fleet::start(carrier, 3);
         let limited = token("ann", json!({ "connections": 3 }));
         let old = [0, 1, 0].map(|server| fleet.connect(server, &limited));
@@ -191,14 +190,13 @@ fn connections_of_a_holder_are_counted_at_all_servers() {
             metric(fleet.servers[1].metrics, "ncserverd_cluster_lost_members"),
             Some(1.0)
         );
-    }
+    });
 }
 
 /// With the list gone servers still reach each other; without NATS each counts what it knows.
 #[test]
 fn without_the_engine_viewers_are_admitted_at_once_and_counted_when_it_is_back() {
-    for carrier in Carrier::all() {
-        println!("{}", carrier.name());
+    Carrier::each(|carrier| {
         let mut fleet = Fleet::start(carrier, 2);
         let limited = token("ann", json!({ "connections": 2 }));
         let old = [0, 1].map(|server| fleet.connect(server, &limited));
@@ -228,7 +226,7 @@ fn without_the_engine_viewers_are_admitted_at_once_and_counted_when_it_is_back()
         fleet.servers.iter().for_each(known);
         fleet.wait("the newest go", CORRECTED_WITHIN, || open(&new) == 0);
         assert_eq!(open(&old), 2);
-    }
+    });
 }
 
 /// Two servers that do not count together would send twice as much.
@@ -236,8 +234,7 @@ fn without_the_engine_viewers_are_admitted_at_once_and_counted_when_it_is_back()
 fn bytes_of_a_holder_are_counted_at_all_servers() {
     const RATE: u64 = 400_000;
     const MEASURED: Duration = Duration::from_secs(10);
-    for carrier in Carrier::all() {
-        println!("{}", carrier.name());
+    Carrier::each(|carrier| {
         let fleet = Fleet::start(carrier, 2);
         let limited = token("ann", json!({ "rate": RATE }));
         let (bytes, ends) = (
@@ -289,5 +286,5 @@ fn bytes_of_a_holder_are_counted_at_all_servers() {
         let rate = sum as f64 / MEASURED.as_secs_f64() / RATE as f64;
         println!("{rate:.2} times the rate");
         assert!((0.6..=1.4).contains(&rate), "{rate}");
-    }
+    });
 }
