@@ -11,8 +11,8 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-fleets bench-servers bench-handshakes bench-refusals bench-attacks \
 	bench-recovery bench-soak bench-viewers bench-abr bench-live bench-overload smoke-overload \
-	bench-profile smoke smoke-abr kills nodes outages outages-bundle mixed record-exchange check-aarch64 \
-	check-fuzz fuzz gpu-bundle circles package dependencies screenshots
+	bench-profile bench-files smoke smoke-abr kills nodes outages outages-bundle mixed record-exchange \
+	check-aarch64 check-fuzz fuzz gpu-bundle circles package dependencies screenshots
 
 all: check test
 
@@ -151,6 +151,12 @@ bench-peers:
 # SHAPES="4,6 400000000" chunks of so many bytes.
 bench-rs:
 	$(CARGO) bench --locked --bench rs --features bench-peers -- $(SHAPES)
+
+# Codes a file into chunks and back, and copies as many bytes with dd, in turn. DISK names a folder
+# on the disk, and has to have 8 GB free.
+bench-files:
+	$(CARGO) build --locked --release --package nccodec
+	tools/nccodec/benches/disk.sh $(or $(CARGO_TARGET_DIR),target)/release/nccodec $(or $(DISK),.)
 
 # Compares coding over GF(q) and homomorphic hashes with GMP, in turn. Needs GMP (Debian:
 # libgmp-dev). WHAT="hash verify" runs these only.

@@ -15,9 +15,11 @@ use ncs_proto::object::{Codec, Generation, SegmentId, Shape, ShapeError};
 
 use crate::block_file::{Code, Head, Label, Set};
 use crate::crew::{BITE_BYTES, Choice, Crew, Makers};
+use crate::disk::ReadAhead;
 use crate::flow::{crew_of, flow};
 use crate::fountain::{Fountain, Room};
-use crate::output::{Output, Partial};
+use crate::output::Output;
+use crate::partial::Partial;
 use crate::progress::Progress;
 use crate::symbols::{Plans, Source};
 use crate::{Error, is_standard};
@@ -221,15 +223,9 @@ pub(super) fn encode_by(
     }
     fs::create_dir_all(directory).map_err(Error::write(directory))?;
     if is_standard(input) {
-        let mut spool = Partial::create(&directory.join("standard-input"))?;
-        io::copy(&mut io::stdin(), spool.writer())
-            .and_then(|_| spool.writer().flush())
-            .map_err(Error::write(spool.path()))?;
-        let file = spool
-            .writer()
-            .get_ref()
-            .try_clone()
-            .map_err(Error::read(input))?;
+        let spool = Partial::create(&directory.join("standard-input"))?;
+        io::copy(&mut io::stdin(), &mut spool.file()).map_err(Error::write(spool.path()))?;
+        let file = spool.file().try_clone().map_err(Error::read(input))?;
         return EncodeJob::new(plan, file, input, directory)?.run(crew);
     }
     EncodeJob::new(
@@ -633,7 +629,13 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn Read + Send>, Error> {
     if is_standard(path) {
         return Ok(Box::new(io::stdin()));
     }
-    Ok(Box::new(File::open(path).map_err(Error::read(path))?))
+    let file = File::open(path).map_err(Error::read(path))?;
+    let metadata = file.metadata().map_err(Error::read(path))?;
+    if !metadata.is_file() {
+        return Ok(Box::new(file));
+    }
+    let read = ReadAhead::start(file, metadata.len());
+    Ok(Box::new(read.map_err(Error::read(path))?))
 }
 
 /// As large as a server's segments are by default.

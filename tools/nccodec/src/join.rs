@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use ncs_proto::object::SegmentId;
 use crate::block_file::{CHECK, Fault};
 use crate::chunk_file::{HEAD, Head, Set, piece_check};
 use crate::crew::{BITE_BYTES, Choice, Crew, Makers};
+use crate::disk::{Parts, Readers};
 use crate::flow::{crew_of, flow};
 use crate::listing::Listing;
 use crate::output::Output;
@@ -110,6 +111,7 @@ pub(super) fn decode_by(
         return Err(Error::Short(too_few(&set, &present, faults)));
     }
     let code = set.code().expect("the head was checked");
+    let readers = Readers::start(set.k.into()).map_err(Error::read(directory))?;
     let progress = Progress::new("decoding", set.file_bytes);
     for chunk in chunks.iter().filter(|chunk| chunk.reach < set.stripes()) {
         let (path, reach, all) = (shown(&chunk.path), chunk.reach, set.stripes());
@@ -133,7 +135,12 @@ pub(super) fn decode_by(
         shorts: 0,
     };
     let joined = job.run(
-        Pieces { set, code, chunks },
+        Pieces {
+            set,
+            code,
+            chunks,
+            readers,
+        },
         (&crew, &demand),
         output,
         present,
@@ -265,7 +272,7 @@ struct Chunk {
     index: u16,
     path: PathBuf,
     /// Opened when it is first read: a directory may have chunks of many other files.
-    file: Option<File>,
+    parts: Option<Parts>,
     /// Stripes of which it has the piece, sound or not.
     reach: u64,
     /// Pieces that were asked for and were not sound, and why the first one was not.
@@ -286,7 +293,7 @@ impl Chunk {
             Self {
                 index,
                 path: path.into(),
-                file: None,
+                parts: None,
                 reach,
                 bad: None,
             },
@@ -294,9 +301,10 @@ impl Chunk {
     }
 
     /// Reads this stripe's piece; false if it is not sound.
-    fn read(&mut self, set: &Set, stripe: u64, piece: &mut [u8]) -> bool {
+    fn read(&mut self, set: &Set, readers: &Readers, stripe: u64, piece: &mut [u8]) -> bool {
         let mut expected = [0; CHECK];
-        let read = self.read_unchecked(Set::offset(stripe, set.piece_bytes), piece, &mut expected);
+        let offset = Set::offset(stripe, set.piece_bytes);
+        let read = self.read_unchecked(readers, offset, piece, &mut expected);
         let fault = match read {
             Ok(()) if piece_check(&set.id, self.index, stripe, piece) == expected => return true,
             Ok(()) => "its checksum is wrong".to_owned(),
@@ -310,17 +318,20 @@ impl Chunk {
 
     fn read_unchecked(
         &mut self,
+        readers: &Readers,
         offset: u64,
         piece: &mut [u8],
         check: &mut [u8],
     ) -> io::Result<()> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            None => self.file.insert(File::open(&self.path)?),
+        let parts = match &mut self.parts {
+            Some(parts) => parts,
+            None => {
+                let file = File::open(&self.path)?;
+                self.parts.insert(Parts::new(file, readers))
+            }
         };
-        file.seek(SeekFrom::Start(offset))?;
-        file.read_exact(piece)?;
-        file.read_exact(check)
+        parts.read_exact_at(piece, offset)?;
+        parts.read_exact_at(check, offset + piece.len() as u64)
     }
 }
 
@@ -329,6 +340,7 @@ struct Pieces {
     set: Set,
     code: Code,
     chunks: Vec<Chunk>,
+    readers: Readers,
 }
 
 /// The pieces of a stripe that were read.
@@ -375,7 +387,7 @@ impl Pieces {
             if stripe.indices.last() == Some(&chunk.index.into()) {
                 continue;
             }
-            if chunk.read(&self.set, index, bytes) {
+            if chunk.read(&self.set, &self.readers, index, bytes) {
                 stripe.indices.push(chunk.index.into());
                 place = places.next();
             } else {

@@ -1,9 +1,11 @@
 //! Where results go: standard output, or a file that appears whole or not at all.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Stdout, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::disk::{Target, Writers};
+use crate::partial::Partial;
 use crate::{Error, is_standard};
 
 /// A result while it is written.
@@ -12,7 +14,7 @@ pub(super) enum Output {
     Standard(BufWriter<Stdout>),
     /// A device or pipe, which cannot be renamed over.
     Special(BufWriter<File>),
-    Partial(Partial),
+    Partial(Target, Writers),
 }
 
 impl Output {
@@ -27,7 +29,9 @@ impl Output {
                 .map_err(Error::write(path))?;
             return Ok(Self::Special(BufWriter::new(file)));
         }
-        Ok(Self::Partial(Partial::create(path)?))
+        let partial = Partial::create(path)?;
+        let writers = Writers::start(1).map_err(Error::write(path))?;
+        Ok(Self::Partial(Target::new(partial, &writers), writers))
     }
 
     /// Completes the result; dropped without, a file never appears.
@@ -35,7 +39,12 @@ impl Output {
         match self {
             Self::Standard(mut stdout) => stdout.flush(),
             Self::Special(mut file) => file.flush(),
-            Self::Partial(partial) => partial.finish(),
+            Self::Partial(target, writers) => {
+                let partial = writers.finish().and_then(|()| target.finish());
+                let partial = partial.map_err(|(_, error)| error)?;
+                partial.file().sync_all()?;
+                partial.publish()
+            }
         }
     }
 }
@@ -45,77 +54,19 @@ impl Write for Output {
         match self {
             Self::Standard(stdout) => stdout.write(bytes),
             Self::Special(file) => file.write(bytes),
-            Self::Partial(partial) => partial.file.write(bytes),
+            Self::Partial(target, writers) => match target.write(bytes, writers) {
+                Ok(()) => Ok(bytes.len()),
+                Err((_, error)) => Err(error),
+            },
         }
     }
 
+    /// A file is flushed when it is finished.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Standard(stdout) => stdout.flush(),
             Self::Special(file) => file.flush(),
-            Self::Partial(partial) => partial.file.flush(),
+            Self::Partial(..) => Ok(()),
         }
-    }
-}
-
-/// A file beside its target, removed when dropped.
-#[derive(Debug)]
-pub(super) struct Partial {
-    file: BufWriter<File>,
-    path: PathBuf,
-    target: PathBuf,
-}
-
-impl Partial {
-    /// The target is replaced in the end, not before; if it is a link, what it points to is.
-    pub(super) fn create(target: &Path) -> Result<Self, Error> {
-        let target = fs::canonicalize(target).unwrap_or_else(|_| target.into());
-        let mut name = std::ffi::OsString::from(".");
-        name.push(target.file_name().unwrap_or_default());
-        name.push(format!(".{}.part", std::process::id()));
-        let path = target.with_file_name(name);
-        // Reading too: what is spooled is read back.
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .map_err(Error::write(&path))?;
-        Ok(Self {
-            file: BufWriter::new(file),
-            path,
-            target,
-        })
-    }
-
-    pub(super) fn writer(&mut self) -> &mut BufWriter<File> {
-        &mut self.file
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn finish(mut self) -> io::Result<()> {
-        self.sync()?;
-        self.publish()
-    }
-
-    /// Brings everything to the disk.
-    pub(super) fn sync(&mut self) -> io::Result<()> {
-        self.file.flush()?;
-        self.file.get_ref().sync_all()
-    }
-
-    /// Gives it its name. It has been synchronized.
-    pub(super) fn publish(self) -> io::Result<()> {
-        fs::rename(&self.path, &self.target)
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // After the rename there is nothing under this name.
-        let _ = fs::remove_file(&self.path);
     }
 }

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read};
 use std::num::NonZeroUsize;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -16,9 +17,10 @@ use ncs_proto::object::SegmentId;
 use crate::block_file::CHECK;
 use crate::chunk_file::{Head, PIECE_BYTES, Set, piece_check, piece_of};
 use crate::crew::{BITE_BYTES, Choice, Crew, Makers};
+use crate::disk::{Target, Writers};
 use crate::encode::open;
 use crate::flow::{crew_of, flow};
-use crate::output::Partial;
+use crate::partial::Partial;
 use crate::progress::Progress;
 use crate::{Error, is_standard};
 
@@ -146,8 +148,9 @@ pub(super) fn encode_by(
     };
     let source = open(input)?;
     fs::create_dir_all(&directory).map_err(Error::write(&directory))?;
+    let writers = Writers::start(plan.n.into()).map_err(Error::write(&directory))?;
     let outs = (0..plan.n)
-        .map(|index| Out::create(plan, input, &directory, index))
+        .map(|index| Out::create(plan, input, &directory, index, &writers))
         .collect::<Result<_, _>>()?;
     let progress = bytes.map_or_else(
         || Progress::open("coding"),
@@ -159,6 +162,7 @@ pub(super) fn encode_by(
         input,
         directory,
         outs,
+        writers,
         progress,
     };
     job.run(
@@ -228,45 +232,48 @@ impl Source {
 /// A chunk file on its way.
 struct Out {
     index: u16,
-    partial: Partial,
+    target: Target,
     bytes: u64,
 }
 
 impl Out {
     /// With room for the head.
-    fn create(plan: &ChunkPlan, input: &Path, directory: &Path, index: u16) -> Result<Self, Error> {
+    fn create(
+        plan: &ChunkPlan,
+        input: &Path,
+        directory: &Path,
+        index: u16,
+        writers: &Writers,
+    ) -> Result<Self, Error> {
         let partial = Partial::create(&directory.join(name(input, index, plan.k)))?;
         let mut out = Self {
             index,
-            partial,
+            target: Target::new(partial, writers),
             bytes: 0,
         };
         let head = plan.head(index, 0, SegmentId::from_bytes([0; 32]));
-        out.write(&[&head.write()])?;
+        out.write(&head.write(), writers)?;
         Ok(out)
     }
 
-    fn write(&mut self, parts: &[&[u8]]) -> Result<(), Error> {
-        for part in parts {
-            self.partial
-                .writer()
-                .write_all(part)
-                .map_err(Error::write(self.partial.path()))?;
-            self.bytes += part.len() as u64;
-        }
-        Ok(())
+    fn write(&mut self, bytes: &[u8], writers: &Writers) -> Result<(), Error> {
+        self.bytes += bytes.len() as u64;
+        self.target.write(bytes, writers).map_err(failed)
     }
 
     /// Writes the true head, and everything to the disk.
-    fn complete(&mut self, head: &Head) -> Result<(), Error> {
-        let writer = self.partial.writer();
-        let written = writer
-            .rewind()
-            .and_then(|()| writer.write_all(&head.write()));
+    fn complete(self, head: &Head) -> Result<Partial, Error> {
+        let partial = self.target.finish().map_err(failed)?;
+        let written = partial.file().write_all_at(&head.write(), 0);
         written
-            .and_then(|()| self.partial.sync())
-            .map_err(Error::write(self.partial.path()))
+            .and_then(|()| partial.file().sync_all())
+            .map_err(Error::write(partial.path()))?;
+        Ok(partial)
     }
+}
+
+fn failed((path, error): (PathBuf, io::Error)) -> Error {
+    Error::write(&path)(error)
 }
 
 impl ChunkPlan {
@@ -313,6 +320,7 @@ struct SplitJob<'a> {
     input: &'a Path,
     directory: PathBuf,
     outs: Vec<Out>,
+    writers: Writers,
     progress: Progress,
 }
 
@@ -338,7 +346,7 @@ impl SplitJob<'_> {
             };
             Ok((length > 0).then_some(length))
         };
-        let (outs, mut index) = (&mut self.outs, 0);
+        let (outs, writers, mut index) = (&mut self.outs, &self.writers, 0);
         let write = |stripe: &Portion, length: usize| {
             let bytes = piece_of(length, self.plan.k);
             let native = stripe.input.chunks_exact(bytes).take(k);
@@ -351,7 +359,8 @@ impl SplitJob<'_> {
                     .zip(&pieces)
                     .zip(checks(&self.plan.set, index, &pieces))
             {
-                out.write(&[piece, &check])?;
+                out.write(piece, writers)?;
+                out.write(&check, writers)?;
             }
             index += 1;
             self.progress.advance(length as u64);
@@ -361,20 +370,20 @@ impl SplitJob<'_> {
         self.finish(&source.hasher, crew.makers())
     }
 
-    fn finish(mut self, hasher: &blake3::Hasher, makers: Option<Makers>) -> Result<Stored, Error> {
+    fn finish(self, hasher: &blake3::Hasher, makers: Option<Makers>) -> Result<Stored, Error> {
         let (file, bytes) = (
             SegmentId::from_bytes(*hasher.finalize().as_bytes()),
             hasher.count(),
         );
-        for out in &mut self.outs {
-            let head = self.plan.head(out.index, bytes, file);
-            out.complete(&head)?;
-        }
+        self.writers.finish().map_err(failed)?;
         let stored_bytes = self.outs.iter().map(|out| out.bytes).sum();
-        for out in self.outs {
-            out.partial
-                .publish()
-                .map_err(Error::write(&self.directory))?;
+        let complete = |out: Out| {
+            let head = self.plan.head(out.index, bytes, file);
+            out.complete(&head)
+        };
+        let whole = self.outs.into_iter().map(complete);
+        for partial in whole.collect::<Result<Vec<_>, _>>()? {
+            partial.publish().map_err(Error::write(&self.directory))?;
         }
         Ok(Stored {
             file,

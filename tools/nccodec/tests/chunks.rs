@@ -578,16 +578,16 @@ fn chunks_go_beside_the_file_if_nothing_else_is_said() {
     );
 }
 
-/// 48 MiB with address space for much less, there and back.
+/// 256 MiB with address space for much less, there and back.
 #[cfg(target_os = "linux")]
 #[test]
 fn memory_is_bounded() {
-    let bytes = random(48 << 20, 15);
+    let bytes = random(256 << 20, 15);
     let split = Split::new(Vec::new(), &[]);
     fs::write(split.path("film"), &bytes).unwrap();
     let (program, film, chunks) = (program(), split.path("film"), split.path("film.chunks"));
     let limited = |command: &str| {
-        let script = format!("ulimit -v 40000; exec {} {command}", program.display());
+        let script = format!("ulimit -v 140000; exec {} {command}", program.display());
         let output = Command::new("sh")
             .args(["-c", &script])
             .env("MALLOC_ARENA_MAX", "1")
@@ -603,6 +603,40 @@ fn memory_is_bounded() {
     ));
     split.lose(&[1, 2]);
     assert!(limited(&format!("decode {} -o -", chunks.display())) == bytes);
+}
+
+/// A write that fails is named, and leaves nothing behind.
+#[cfg(target_os = "linux")]
+#[test]
+fn files_that_cannot_be_written_do_not_appear() {
+    let split = Split::new(random(100_000_000, 17), &[]);
+    let (film, chunks, again) = ("film", "film.chunks", "again");
+    // In blocks of 512 bytes: each chunk has 25,000,000 bytes, the file four times as many.
+    for (limit, command) in [
+        (20_000, format!("encode --codec rs {film} -o new")),
+        (100, format!("encode --codec rs {film} -o new")),
+        (150_000, format!("decode {chunks} -o {again}")),
+    ] {
+        let script = format!(
+            "trap '' XFSZ; ulimit -f {limit}; exec {} {command}",
+            program().display()
+        );
+        let output = Command::new("sh")
+            .args(["-c", &script])
+            .current_dir(split.home.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("File too large"), "{said}");
+        let new = split.path("new");
+        assert_eq!(fs::read_dir(&new).unwrap().count(), 0, "{limit}: {said}");
+        assert!(!split.path(again).exists());
+    }
+    let left = fs::read_dir(split.home.path()).unwrap();
+    let mut left: Vec<_> = left.map(|item| item.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, [film, chunks, "new"]);
 }
 
 /// Chunks of other files are not kept open.
