@@ -11,8 +11,8 @@ NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 	bench-peers bench-rs bench-hash bench-paths bench-fair bench-sharing \
 	bench-swarms bench-fleets bench-servers bench-handshakes bench-refusals bench-attacks \
 	bench-recovery bench-soak bench-viewers bench-abr bench-live bench-overload smoke-overload \
-	bench-profile bench-files smoke smoke-abr kills nodes outages outages-bundle mixed record-exchange \
-	check-aarch64 check-fuzz fuzz gpu-bundle circles package dependencies screenshots
+	bench-profile bench-files bench-many smoke smoke-abr kills nodes outages outages-bundle mixed \
+	record-exchange check-aarch64 check-fuzz fuzz gpu-bundle circles package dependencies screenshots
 
 all: check test
 
@@ -157,6 +157,10 @@ bench-rs:
 bench-files:
 	$(CARGO) build --locked --release --package nccodec
 	tools/nccodec/benches/disk.sh $(or $(CARGO_TARGET_DIR),target)/release/nccodec $(or $(DISK),.)
+
+# Compares the ways to make chunks by how many there are. SHAPES="128,256" runs these only.
+bench-many:
+	$(CARGO) bench --locked --package nccodec --bench many -- $(SHAPES)
 
 # Compares coding over GF(q) and homomorphic hashes with GMP, in turn. Needs GMP (Debian:
 # libgmp-dev). WHAT="hash verify" runs these only.

@@ -62,6 +62,18 @@ pub enum Work {
         /// Output symbols of a source block that there is room for.
         outputs: usize,
     },
+    /// Work that no GPU does.
+    Cpu(Arc<dyn CpuWork>),
+}
+
+/// Work that only the CPU does, on one thread.
+pub trait CpuWork: fmt::Debug + Send + Sync {
+    /// Bytes of its input.
+    fn input_bytes(&self) -> usize;
+    /// Bytes of its output.
+    fn output_bytes(&self) -> usize;
+    /// Does the work. Both may have more bytes than it reads and writes.
+    fn run(&self, input: &[u8], output: &mut [u8]);
 }
 
 impl Work {
@@ -76,6 +88,7 @@ impl Work {
                 inputs,
                 ..
             } => plans.len() * inputs * symbol_bytes,
+            Self::Cpu(work) => work.input_bytes(),
         }
     }
 
@@ -90,6 +103,7 @@ impl Work {
                 outputs,
                 ..
             } => plans.len() * outputs * symbol_bytes,
+            Self::Cpu(work) => work.output_bytes(),
         }
     }
 
@@ -175,6 +189,7 @@ impl Work {
                     }
                 });
             }
+            Self::Cpu(work) => work.run(input, output),
         }
     }
 
@@ -182,7 +197,9 @@ impl Work {
     pub fn is_same(&self, one: &[u8], other: &[u8]) -> bool {
         match self {
             Self::Nothing => true,
-            Self::Product { .. } => one[..self.output_bytes()] == other[..self.output_bytes()],
+            Self::Product { .. } | Self::Cpu(_) => {
+                one[..self.output_bytes()] == other[..self.output_bytes()]
+            }
             Self::Replay {
                 plans,
                 symbol_bytes,

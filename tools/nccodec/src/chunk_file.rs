@@ -4,8 +4,9 @@
 //! ```text
 //!  0   8  magic 89 4e 43 43 0d 0a 1a 0a      as that of block files
 //!  8   1  version 1
-//!  9   1  codec: 3 = Reed-Solomon, GF(2^8)/0x11D
-//! 10   1  matrix: 1 cauchy, 2 vand-bb, 3 vand-jerasure, 4 isal-rs
+//!  9   1  codec: 3 = Reed-Solomon
+//! 10   1  matrix, over GF(2^8)/0x11D: 1 cauchy, 2 vand-bb, 3 vand-jerasure, 4 isal-rs; 5 leopard,
+//!         over GF(2^16)/0x1002D
 //! 11   1  zero
 //! 12   2  k
 //! 14   2  n
@@ -17,7 +18,8 @@
 //! 48  32  BLAKE3 of the file
 //! 80  16  head check: BLAKE3 of all bytes before it, the first 16
 //! then for each stripe
-//!      p  piece; in the last stripe a k-th of what is left of the file, rounded up
+//!      p  piece; in the last stripe a k-th of what is left of the file, rounded up, by leopard to
+//!         an even number
 //!     16  piece check: BLAKE3 of set, index, number of the stripe (8 bytes) and piece,
 //!         the first 16
 //! ```
@@ -29,16 +31,17 @@
 
 use std::io::Read;
 
-use ncs_codec::rs::{Code, Matrix};
+use ncs_codec::rs::Matrix;
 use ncs_proto::object::SegmentId;
 
 use crate::block_file::{CHECK, Fault, check, read_exact, read_magic, take};
+use crate::construction::{ChunkCode, Construction};
 
 /// What all chunks of one encoding have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Set {
     pub(super) id: [u8; 16],
-    pub(super) matrix: Matrix,
+    pub(super) matrix: Construction,
     pub(super) k: u16,
     pub(super) n: u16,
     pub(super) piece_bytes: u32,
@@ -49,8 +52,8 @@ pub(super) struct Set {
 
 impl Set {
     /// The code, if there is one like this.
-    pub(super) fn code(&self) -> Result<Code, ncs_codec::rs::Error> {
-        Code::new(self.matrix, self.k.into(), self.n.into())
+    pub(super) fn code(&self) -> Result<ChunkCode, ncs_codec::rs::Error> {
+        ChunkCode::new(self.matrix, self.k, self.n)
     }
 
     pub(super) fn stripes(&self) -> u64 {
@@ -70,7 +73,7 @@ impl Set {
 
     /// Bytes of each chunk's piece in this stripe.
     pub(super) fn piece(&self, stripe: u64) -> usize {
-        piece_of(self.native_bytes(stripe), self.k)
+        self.matrix.piece_of(self.native_bytes(stripe), self.k)
     }
 
     /// Where this stripe's piece begins in a chunk file.
@@ -95,11 +98,6 @@ impl Set {
             bytes.saturating_sub(HEAD as u64) / (u64::from(self.piece_bytes) + CHECK as u64);
         whole.min(self.stripes().saturating_sub(1))
     }
-}
-
-/// Bytes of a piece where a stripe has so many bytes of the file.
-pub(super) fn piece_of(native_bytes: usize, k: u16) -> usize {
-    native_bytes.div_ceil(k.into())
 }
 
 /// What a chunk file begins with.
@@ -143,7 +141,7 @@ impl Head {
         if codec != CODEC {
             return Err(Fault::Codec(codec));
         }
-        let matrix = Matrix::ALL
+        let matrix = Construction::ALL
             .into_iter()
             .find(|&known| matrix_code(known) == matrix);
         let matrix = matrix.ok_or(Fault::Impossible(
@@ -174,7 +172,8 @@ impl Head {
         if index >= n {
             return Err(Fault::Impossible("the code has no such chunk"));
         }
-        if !PIECE_BYTES.contains(&piece_bytes) || file_bytes > FILE_BYTES_MAX {
+        let has_piece = PIECE_BYTES.contains(&piece_bytes) && matrix.takes(piece_bytes);
+        if !has_piece || file_bytes > FILE_BYTES_MAX {
             return Err(Fault::Impossible("a length out of range"));
         }
         Ok(Self { set, index })
@@ -196,12 +195,13 @@ pub(super) fn piece_check(set: &[u8; 16], index: u16, stripe: u64, piece: &[u8])
         .expect("a hash is longer than a check")
 }
 
-const fn matrix_code(matrix: Matrix) -> u8 {
+const fn matrix_code(matrix: Construction) -> u8 {
     match matrix {
-        Matrix::Cauchy => 1,
-        Matrix::VandBb => 2,
-        Matrix::VandJerasure => 3,
-        Matrix::IsalRs => 4,
+        Construction::Matrix(Matrix::Cauchy) => 1,
+        Construction::Matrix(Matrix::VandBb) => 2,
+        Construction::Matrix(Matrix::VandJerasure) => 3,
+        Construction::Matrix(Matrix::IsalRs) => 4,
+        Construction::Leopard => 5,
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
         let file = SegmentId::of(b"file");
         Set {
             id: [7; 16],
-            matrix: Matrix::VandJerasure,
+            matrix: Construction::Matrix(Matrix::VandJerasure),
             k: 4,
             n: 6,
             piece_bytes: 100,
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for matrix in Matrix::ALL {
+        for matrix in Construction::ALL {
             let head = Head {
                 set: Set { matrix, ..set(123) },
                 index: 5,
@@ -281,7 +281,7 @@ mod tests {
         for (at, value) in [
             (9, 1),     // codec
             (10, 0),    // matrix
-            (10, 5),    // matrix
+            (10, 6),    // matrix
             (11, 1),    // the zero
             (13, 0),    // k = 0
             (13, 6),    // k = n
@@ -302,10 +302,23 @@ mod tests {
                 "byte {at}: {fault}"
             );
         }
+        let odd = Head {
+            set: Set {
+                matrix: Construction::Leopard,
+                piece_bytes: 101,
+                ..set(1)
+            },
+            index: 0,
+        }
+        .write();
+        assert!(matches!(
+            Head::read(&mut odd.as_slice()),
+            Err(Fault::Impossible("a length out of range"))
+        ));
         // (20, 30) with isal-rs is no MDS code.
         let refused = Head {
             set: Set {
-                matrix: Matrix::IsalRs,
+                matrix: Construction::Matrix(Matrix::IsalRs),
                 k: 20,
                 n: 30,
                 ..set(1)
@@ -350,15 +363,11 @@ mod tests {
         assert_eq!(Head { set, index }.write(), bytes[..HEAD]);
         let mut native = source.to_vec();
         native.resize(4 * 20, 0);
-        let (native, mut code) = (native.chunks(20).collect::<Vec<_>>(), [[0; 20]; 2]);
-        let mut outs = code.each_mut().map(<[u8; 20]>::as_mut_slice);
-        let threads = std::num::NonZeroUsize::MIN;
-        set.code()
-            .unwrap()
-            .encode(ncs_gf::Kernels::detect(), &native, &mut outs, threads)
-            .unwrap();
-        assert_eq!(code[0], bytes[HEAD..HEAD + 20]);
-        assert_eq!(piece_check(&set.id, 4, 0, &code[0]), bytes[HEAD + 20..]);
+        let (mut code, threads) = ([0; 40], std::num::NonZeroUsize::MIN);
+        let encoding = set.code().unwrap().encoding(20);
+        encoding.run(ncs_gf::Kernels::detect(), threads, &native, &mut code);
+        assert_eq!(code[..20], bytes[HEAD..HEAD + 20]);
+        assert_eq!(piece_check(&set.id, 4, 0, &code[..20]), bytes[HEAD + 20..]);
     }
 
     #[test]

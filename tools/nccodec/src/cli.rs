@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use nccodec::{Amount, Choice, ChunkPlan, Code, Fountain, Plan, Raw};
-use ncs_codec::rs::Matrix;
+use nccodec::{Amount, Choice, ChunkPlan, Code, Construction, Fountain, Plan, Raw};
 use ncs_codec::shape::Shape;
 use ncs_device::BackendChoice;
 use ncs_gf::RowKey;
@@ -69,9 +68,10 @@ pub(crate) struct Encode {
     pub(crate) n: Option<u16>,
     /// Generator matrix of the code chunks, by default cauchy: cauchy, as ISA-L
     /// (gf_gen_cauchy1_matrix); vand-bb, as Backblaze and reed-solomon-erasure; vand-jerasure, as
-    /// Jerasure (reed_sol_van); isal-rs, as ISA-L (gf_gen_rs_matrix)
+    /// Jerasure (reed_sol_van); isal-rs, as ISA-L (gf_gen_rs_matrix). Or leopard, no matrix but a
+    /// fast Fourier transform, as reed-solomon-simd: faster with many chunks, on the CPU alone
     #[arg(long)]
-    pub(crate) matrix: Option<Matrix>,
+    pub(crate) matrix: Option<Construction>,
     /// Bytes of each chunk in a stripe, by default 262144. Each stripe is checked and rebuilt on
     /// its own
     #[arg(long, value_name = "BYTES")]
@@ -152,8 +152,7 @@ impl Coders {
 pub(crate) enum Codec {
     /// Random linear network coding over GF(2^8)/0x11D: blocks
     Rlnc,
-    /// Reed-Solomon over GF(2^8)/0x11D: k native and n - k code chunks; any k of them rebuild the
-    /// file
+    /// Reed-Solomon: k native and n - k code chunks; any k of them rebuild the file
     Rs,
     /// RaptorQ (RFC 6330): source and repair symbols, as blocks
     #[value(name = "raptorq")]

@@ -2,9 +2,10 @@
 //!
 //! To copy bytes into the page cache and out of it takes more of a core's time than to code them.
 //! So files are read and written directly (`O_DIRECT`), in large aligned buffers, while others are
-//! worked on: threads read before they are asked ([`ReadAhead`] one file, [`Readers`] and [`Parts`]
-//! several), and write what is handed to them ([`Writers`], [`Target`]). What is in the page cache is
-//! read from there, and a file system without direct I/O gets ordinary reads and writes.
+//! worked on: threads read before they are asked ([`ReadAhead`] one file, [`Readers`] and
+//! [`Parts`] several), and write what is handed to them ([`Writers`], [`Target`]). What is in the
+//! page cache is read from there, and a file system without direct I/O gets ordinary reads and
+//! writes.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read};

@@ -10,16 +10,14 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use ncs_codec::rs::Code;
 use ncs_device::portions::{Demand, Portion, Work};
-use ncs_gf::Kernels;
 use ncs_net::console;
 use ncs_proto::object::SegmentId;
 
 use crate::block_file::{CHECK, Fault};
 use crate::chunk_file::{HEAD, Head, Set, piece_check};
+use crate::construction::{Construction, Rebuilder};
 use crate::crew::{BITE_BYTES, Choice, Crew, Makers};
 use crate::disk::{Parts, Readers};
 use crate::flow::{crew_of, flow};
@@ -89,14 +87,16 @@ impl fmt::Display for Short {
 ///
 /// On standard output each stripe appears when its pieces have been verified.
 pub(super) fn decode(directory: &Path, output: &Path, choice: Choice) -> Result<Joined, Error> {
-    decode_by(directory, output, |demand| crew_of(choice, demand))
+    decode_by(directory, output, |matrix, demand| {
+        crew_of(matrix.coders(choice)?, demand)
+    })
 }
 
 /// The same with any crew.
 pub(super) fn decode_by(
     directory: &Path,
     output: &Path,
-    crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
+    crew: impl FnOnce(Construction, &Demand) -> Result<Crew, Error>,
 ) -> Result<Joined, Error> {
     let Census {
         set,
@@ -126,7 +126,7 @@ pub(super) fn decode_by(
         output_bytes,
         bite_bytes: BITE_BYTES,
     };
-    let crew = crew(&demand)?;
+    let crew = crew(set.matrix, &demand)?;
     let job = JoinJob {
         set,
         progress,
@@ -137,10 +137,10 @@ pub(super) fn decode_by(
     let joined = job.run(
         Pieces {
             set,
-            code,
             chunks,
             readers,
         },
+        Rebuilder::new(code),
         (&crew, &demand),
         output,
         present,
@@ -338,7 +338,6 @@ impl Chunk {
 /// Where pieces come from.
 struct Pieces {
     set: Set,
-    code: Code,
     chunks: Vec<Chunk>,
     readers: Readers,
 }
@@ -351,12 +350,6 @@ struct Stripe {
     indices: Vec<usize>,
     /// Chunks that had a piece that is not sound.
     unsound: Vec<u16>,
-}
-
-/// What makes the native chunks that are not among those held.
-struct Plan {
-    held: Vec<usize>,
-    rows: Arc<[u8]>,
 }
 
 impl Pieces {
@@ -396,32 +389,6 @@ impl Pieces {
         }
         stripe
     }
-
-    /// What rebuilds the native pieces of a stripe of which k pieces are held; mostly that of the
-    /// stripe before.
-    fn rows(&self, plan: &mut Option<Plan>, held: &[usize]) -> Arc<[u8]> {
-        let known = plan.take_if(|plan| plan.held == held);
-        Arc::clone(
-            &plan
-                .insert(known.unwrap_or_else(|| Plan::new(&self.code, held)))
-                .rows,
-        )
-    }
-}
-
-impl Plan {
-    fn new(code: &Code, held: &[usize]) -> Self {
-        let wanted: Vec<usize> = (0..code.k())
-            .filter(|index| !held.contains(index))
-            .collect();
-        let repair = code
-            .repair(Kernels::detect(), held, &wanted)
-            .expect("k different chunks of the code");
-        Self {
-            held: held.to_vec(),
-            rows: repair.rows().flatten().copied().collect(),
-        }
-    }
 }
 
 struct JoinJob {
@@ -438,6 +405,7 @@ impl JoinJob {
     fn run(
         mut self,
         mut pieces: Pieces,
+        mut rebuilder: Rebuilder,
         (crew, demand): (&Crew, &Demand),
         output: &Path,
         present: Vec<u16>,
@@ -446,7 +414,7 @@ impl JoinJob {
         let mut result = Output::create(output)?;
         let mut hasher = blake3::Hasher::new();
         let (set, stripes) = (self.set, pieces.stripes());
-        let (mut next, mut plan, mut is_whole) = (0, None, true);
+        let (mut next, mut is_whole) = (0, true);
         let read = |portion: &mut Portion| {
             if next == stripes {
                 return Ok(None);
@@ -454,11 +422,7 @@ impl JoinJob {
             let stripe = pieces.read(next, &mut portion.input);
             is_whole &= stripe.indices.len() == usize::from(set.k);
             portion.work = match is_whole {
-                true => Work::Product {
-                    rows: pieces.rows(&mut plan, &stripe.indices),
-                    n: set.k.into(),
-                    bytes: set.piece(next),
-                },
+                true => rebuilder.rebuilding(&stripe.indices, set.piece(next)),
                 false => Work::Nothing,
             };
             next += 1;

@@ -27,6 +27,7 @@ use ncs_proto::wire::text::plain;
 
 mod block_file;
 mod chunk_file;
+mod construction;
 pub mod crew;
 mod decode;
 mod disk;
@@ -34,6 +35,7 @@ mod encode;
 mod flow;
 mod fountain;
 mod join;
+mod leopard;
 mod listing;
 mod output;
 mod partial;
@@ -44,6 +46,7 @@ mod symbols;
 mod tests;
 
 pub use block_file::Code;
+pub use construction::{ChunkCode, Construction, Rebuilder, Unknown};
 pub use crew::{BITE_BYTES, Choice, Makers};
 pub use decode::{Missing, Rebuilt};
 pub use encode::{Amount, Coded, Plan, Raw, encode, encode_raw};
@@ -179,6 +182,12 @@ pub enum Error {
     /// Pieces of chunks that cannot be.
     #[error("pieces of {0} bytes: a piece must have 64 to 1048576 bytes")]
     Piece(u32),
+    /// Pieces whose length is odd, where elements of the field have two bytes.
+    #[error("pieces of {0} bytes: with leopard a piece must have an even number of bytes")]
+    OddPiece(u32),
+    /// A GPU is to code what no GPU does.
+    #[error("--backend {0}: only the CPU codes chunks of leopard")]
+    CpuAlone(&'static str),
     /// Who is to code cannot be had.
     #[error("--backend {backend}: {error}")]
     Device {

@@ -7,15 +7,14 @@ use std::io::{self, Read};
 use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread;
 
-use ncs_codec::rs::{Code, Matrix};
-use ncs_device::portions::{Demand, Portion, Work};
+use ncs_device::portions::{Demand, Portion};
 use ncs_proto::object::SegmentId;
 
 use crate::block_file::CHECK;
-use crate::chunk_file::{Head, PIECE_BYTES, Set, piece_check, piece_of};
+use crate::chunk_file::{Head, PIECE_BYTES, Set, piece_check};
+use crate::construction::{ChunkCode, Construction};
 use crate::crew::{BITE_BYTES, Choice, Crew, Makers};
 use crate::disk::{Target, Writers};
 use crate::encode::open;
@@ -28,7 +27,7 @@ use crate::{Error, is_standard};
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkPlan {
     /// How the code chunks are made.
-    pub matrix: Matrix,
+    pub matrix: Construction,
     /// Native chunks, and how many chunks rebuild the file.
     pub k: u16,
     /// Chunks in all.
@@ -113,6 +112,7 @@ pub fn encode_chunks(
     directory: Option<&Path>,
     choice: Choice,
 ) -> Result<Stored, Error> {
+    let choice = plan.matrix.coders(choice)?;
     encode_by(plan, input, directory, |demand| crew_of(choice, demand))
 }
 
@@ -123,9 +123,12 @@ pub(super) fn encode_by(
     directory: Option<&Path>,
     crew: impl FnOnce(&Demand) -> Result<Crew, Error>,
 ) -> Result<Stored, Error> {
-    let code = Code::new(plan.matrix, plan.k.into(), plan.n.into())?;
+    let code = ChunkCode::new(plan.matrix, plan.k, plan.n)?;
     if !PIECE_BYTES.contains(&plan.piece_bytes) {
         return Err(Error::Piece(plan.piece_bytes));
+    }
+    if !plan.matrix.takes(plan.piece_bytes) {
+        return Err(Error::OddPiece(plan.piece_bytes));
     }
     let directory = match directory {
         Some(directory) if !is_standard(directory) => directory.to_owned(),
@@ -316,7 +319,7 @@ impl ChunkPlan {
 
 struct SplitJob<'a> {
     plan: &'a ChunkPlan,
-    code: Code,
+    code: ChunkCode,
     input: &'a Path,
     directory: PathBuf,
     outs: Vec<Out>,
@@ -327,8 +330,8 @@ struct SplitJob<'a> {
 impl SplitJob<'_> {
     /// While stripes are coded and written, the next ones are read.
     fn run(mut self, mut source: Source, crew: &Crew) -> Result<Stored, Error> {
-        let (k, input) = (self.code.k(), self.input);
-        let rows: Arc<[u8]> = self.code.parity_rows().flatten().copied().collect();
+        let (k, input) = (usize::from(self.plan.k), self.input);
+        let (plan, code) = (self.plan, &self.code);
         let mut is_last = false;
         let read = |stripe: &mut Portion| {
             let length = if is_last {
@@ -337,18 +340,14 @@ impl SplitJob<'_> {
                 source.read(&mut stripe.input).map_err(Error::read(input))?
             };
             is_last = length < stripe.input.len();
-            let bytes = piece_of(length, self.plan.k);
+            let bytes = plan.matrix.piece_of(length, plan.k);
             stripe.input[length..k * bytes].fill(0);
-            stripe.work = Work::Product {
-                rows: Arc::clone(&rows),
-                n: k,
-                bytes,
-            };
+            stripe.work = code.encoding(bytes);
             Ok((length > 0).then_some(length))
         };
         let (outs, writers, mut index) = (&mut self.outs, &self.writers, 0);
         let write = |stripe: &Portion, length: usize| {
-            let bytes = piece_of(length, self.plan.k);
+            let bytes = plan.matrix.piece_of(length, plan.k);
             let native = stripe.input.chunks_exact(bytes).take(k);
             let pieces: Vec<&[u8]> = native
                 .chain(stripe.output.chunks_exact(bytes))

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use ncs_codec::rs::Matrix;
 use ncs_device::portions::Demand;
 use ncs_device::{self as device, BackendChoice};
 use ncs_proto::object::SegmentId;
@@ -23,7 +22,7 @@ enum Case {
 
 fn chunks(k: u16, n: u16, piece_bytes: u32) -> Case {
     Case::Chunks(ChunkPlan {
-        matrix: Matrix::Cauchy,
+        matrix: Construction::default(),
         k,
         n,
         piece_bytes,
@@ -90,7 +89,11 @@ impl Case {
 
     fn decode(&self, directory: &Path, file: &Path, crew: Crews<'_>) -> Option<Makers> {
         match self {
-            Self::Chunks(_) => join::decode_by(directory, file, crew).unwrap().makers,
+            Self::Chunks(_) => {
+                join::decode_by(directory, file, |_, demand| crew(demand))
+                    .unwrap()
+                    .makers
+            }
             Self::Blocks(_) => decode::decode_by(directory, file, crew).unwrap().makers,
         }
     }

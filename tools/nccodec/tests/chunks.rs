@@ -19,6 +19,7 @@ const USAGE: i32 = 2;
 /// Bytes of a chunk file's head, and of the check behind a piece.
 const HEAD: usize = 96;
 const CHECK: usize = 16;
+const LEOPARD: &[&str] = &["--matrix", "leopard"];
 
 fn text_of(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -186,6 +187,30 @@ fn files_of_every_length_survive() {
             200,
         ),
         (70_000, &["--k", "255", "--n", "256"], 256),
+        (0, LEOPARD, 6),
+        (1, LEOPARD, 6),
+        (1000, LEOPARD, 6),
+        (3_000_001, LEOPARD, 6),
+        (3, &["--matrix", "leopard", "--k", "5", "--n", "6"], 6),
+        (
+            99_999,
+            &[
+                "--matrix", "leopard", "--k", "100", "--n", "256", "--piece", "66",
+            ],
+            256,
+        ),
+        (
+            5_000_000,
+            &["--matrix", "leopard", "--k", "200", "--n", "256"],
+            256,
+        ),
+        (
+            2_000_003,
+            &[
+                "--matrix", "leopard", "--k", "3", "--n", "200", "--piece", "70000",
+            ],
+            200,
+        ),
         (3_000_001, &[], 6),
         (2 << 20, &["--k", "1", "--n", "2", "--piece", "1048576"], 2),
     ];
@@ -695,7 +720,25 @@ fn what_cannot_be_coded_is_refused() {
             &["--matrix", "zfec", "-"],
             b"x",
             USAGE,
-            "unknown matrix `zfec`: expected cauchy, vand-bb, vand-jerasure or isal-rs",
+            "unknown matrix `zfec`: expected cauchy, vand-bb, vand-jerasure, isal-rs or leopard",
+        ),
+        (
+            &["--matrix", "leopard", "--piece", "65", "-"],
+            b"x",
+            1,
+            "an even number of bytes",
+        ),
+        (
+            &["--matrix", "leopard", "--n", "257", "-"],
+            b"x",
+            1,
+            "n at most 256",
+        ),
+        (
+            &["--matrix", "leopard", "--backend", "cuda", "-"],
+            b"x",
+            1,
+            "only the CPU codes chunks of leopard",
         ),
         (&["--count", "3", "-"], b"x", USAGE, "--count"),
         (&["--key", "3", "-"], b"x", USAGE, "--key"),

@@ -188,6 +188,7 @@ impl PortionLane {
                 },
                 bite,
             ),
+            Work::Cpu(_) => Err(Error::Lost("it was given work of the CPU".to_owned())),
         }
     }
 
