@@ -5,10 +5,10 @@
 //!     cargo bench --package nccodec --bench many               every shape
 //!     cargo bench --package nccodec --bench many -- 128,256    these shapes only
 //!
-//! `encode` makes the n - k code pieces of a stripe, `rebuild` as many lost native ones as there are
-//! code pieces, k at most. Rows are ready in both, and the transform's memory is. The constructions
-//! take turns, round after round, so that a slow phase of the machine slows both. What was made is
-//! compared with the lost pieces before it is timed.
+//! `encode` makes the n - k code pieces of a stripe, `rebuild` as many lost native ones as there
+//! are code pieces, k at most. Rows are ready in both, and the transform's memory is. The
+//! constructions take turns, round after round, so that a slow phase of the machine slows both.
+//! What was made is compared with the lost pieces before it is timed.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
