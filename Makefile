@@ -2,6 +2,8 @@
 
 CARGO ?= cargo
 RULES := deploy/prometheus
+# Has benches take the ISA-L of a folder, not that of the system.
+LATER_ISAL = $(if $(ISAL),LD_LIBRARY_PATH=$(ISAL))
 # What the configurations below deploy/ are tried with.
 NCSERVERD ?= $(or $(CARGO_TARGET_DIR),target)/release/ncserverd
 
@@ -142,15 +144,15 @@ bench:
 	$(CARGO) run --locked --release --package ncbench -- cases
 
 # Compares encoding with other libraries, in turn. Needs ISA-L (Debian: libisal-dev); MOEPGF names
-# libmoepgf, if it takes part.
+# libmoepgf, if it takes part. ISAL=$(tools/isal.sh) takes a later ISA-L, which has GFNI.
 bench-peers:
-	$(CARGO) bench --locked --bench peers --features bench-peers
+	$(LATER_ISAL) $(CARGO) bench --locked --bench peers --features bench-peers
 
 # Compares Reed-Solomon with ISA-L and Jerasure, in turn. Needs ISA-L (Debian: libisal-dev);
 # Jerasure takes part where it is installed (libjerasure2). SHAPES="4,6 10,14" runs these only,
-# SHAPES="4,6 400000000" chunks of so many bytes.
+# SHAPES="4,6 400000000" chunks of so many bytes. ISAL as above.
 bench-rs:
-	$(CARGO) bench --locked --bench rs --features bench-peers -- $(SHAPES)
+	$(LATER_ISAL) $(CARGO) bench --locked --bench rs --features bench-peers -- $(SHAPES)
 
 # Codes a file into chunks and back, and copies as many bytes with dd, in turn. DISK names a folder
 # on the disk, and has to have 8 GB free.

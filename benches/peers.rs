@@ -3,9 +3,10 @@
 //!     cargo bench --bench peers --features bench-peers               every shape
 //!     cargo bench --bench peers --features bench-peers -- 128x4096   these shapes only
 //!
-//! ISA-L is linked (Debian: libisal-dev), the crates `rlnc` and `rlnc-simdx` are built, and
-//! libmoepgf is loaded if the variable MOEPGF names its shared library. A shape n x k means n coded
-//! blocks of n source blocks of k bytes, with dense rows.
+//! ISA-L is linked (Debian: libisal-dev; `tools/isal.sh` gets a later version, which
+//! `LD_LIBRARY_PATH` selects), the crates `rlnc` and `rlnc-simdx` are built, and libmoepgf is
+//! loaded if the variable MOEPGF names its shared library. A shape n x k means n coded blocks of n
+//! source blocks of k bytes, with dense rows.
 //!
 //! Each contender first shows that its blocks are right, in its own field: ours and ISA-L's use
 //! 0x11D, the others 0x11B. Then all run in turn, round after round, so that a slow phase of the
@@ -450,8 +451,9 @@ fn main() {
         .find_map(|line| line.strip_prefix("model name"))
         .unwrap_or_default();
     println!(
-        "{} {ROUNDS} rounds; rlnc-simdx uses {}",
+        "{} {ROUNDS} rounds; {}; rlnc-simdx uses {}",
         processor.trim_start_matches([' ', '\t', ':']),
+        isal::file(),
         rlnc_simdx::active_kernel()
     );
     for (n, k) in SHAPES {

@@ -5,7 +5,8 @@
 //!     cargo bench --bench rs --features bench-peers -- 10,14             these shapes only
 //!     cargo bench --bench rs --features bench-peers -- 4,6 400000000     chunks of so many bytes
 //!
-//! ISA-L is linked (Debian: libisal-dev); Jerasure takes part where it is installed (libjerasure2).
+//! ISA-L is linked (Debian: libisal-dev); `tools/isal.sh` gets a later version, which
+//! `LD_LIBRARY_PATH` selects. Jerasure takes part where it is installed (libjerasure2).
 //! A shape k,n means k data chunks and n - k parity chunks, matrix `cauchy`. `encode` makes all
 //! parity chunks; `rebuild` makes min(k, n - k) lost data chunks from the others and the first
 //! parity chunks. Rows and tables are ready in both: the timer covers the multiplication. Each
@@ -361,9 +362,10 @@ fn main() {
         .unwrap_or_default();
     println!(
         "{} {ROUNDS} rounds, {LARGE_ROUNDS} of more than {} MiB; GB/s of source data (of ISA-L's \
-         in the same round); {} Jerasure",
+         in the same round); {}, {} Jerasure",
         processor.trim_start_matches([' ', '\t', ':']),
         LARGE >> 20,
+        isal::file(),
         if jerasure.is_some() {
             "with"
         } else {

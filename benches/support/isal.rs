@@ -22,6 +22,18 @@ unsafe extern "C" {
     );
 }
 
+/// The file of the library that is loaded, whose name has its version: `libisal.so.2.0.31` is
+/// 2.31.
+pub(crate) fn file() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let path = maps.lines().find_map(|line| {
+        let path = line.split(' ').next_back()?;
+        path.contains("/libisal.so").then_some(path)
+    });
+    let name = path.and_then(|path| path.rsplit('/').next());
+    name.unwrap_or("an unknown ISA-L").to_owned()
+}
+
 /// A number as the library takes it.
 pub(crate) fn int(number: usize) -> c_int {
     c_int::try_from(number).expect("a small shape")
