@@ -43,8 +43,10 @@ lint:
 	$(CARGO) clippy --locked --release --workspace --all-targets --features bench-peers -- -D warnings
 	$(CARGO) clippy --locked --release --package ncs-device --package ncpeer --all-targets -- -D warnings
 
-# For those who work on the crate: private items are shown, and may be linked to.
+# For those who work on the crate: private items are shown, and may be linked to. And that what the
+# documents link to is there.
 docs:
+	python3 tools/links.py
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
 		$(CARGO) doc --locked --release --workspace --no-deps --document-private-items --lib
 

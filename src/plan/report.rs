@@ -282,7 +282,7 @@ impl Plan {
         writeln!(f, "Assumed, not measured:")?;
         for text in [
             "a packet of many sessions costs as much as one of QUIC alone at light load, as \
-             docs/benchmarks.md found".to_owned(),
+             docs/benchmarks/servers.md found".to_owned(),
             format!("a connection uses at most {} of memory", ByteSize(session::MEMORY_BYTES)),
             "handshakes use one core for each of `endpoint.sockets`, one after another".to_owned(),
             "more cores scale linearly; loopback costs as much CPU time as a network card"

@@ -59,7 +59,7 @@ fn spoofed_handshakes_harm_nobody() {
     flood(plan);
 }
 
-/// The figure in docs/benchmarks.md: `make bench-handshakes`.
+/// The figure in docs/benchmarks/network.md: `make bench-handshakes`.
 #[test]
 #[ignore = "half a minute, and a machine with nothing else to do"]
 fn twenty_thousand_spoofed_handshakes_a_second_harm_nobody() {

@@ -162,7 +162,7 @@ impl From<Config> for proto::Config {
 }
 
 /// The maximum memory of a streaming viewer's connection and session; idle ones take half
-/// (docs/benchmarks.md, "Many viewers on one host").
+/// (docs/benchmarks/servers.md, "Many viewers on one host").
 pub const MEMORY_BYTES: u64 = 128 << 10;
 
 /// Capacity of the queue for questions of all sessions; each session has a bound of its own.

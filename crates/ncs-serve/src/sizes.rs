@@ -8,8 +8,8 @@
 //! **Connections** are what memory and cores suffice for. Of the memory, segments and the ring take
 //! their part first. One half of the rest is for connections, at [`MEMORY_BYTES`] each; the other
 //! half is for everything else. A core serves about 5,000 viewers at 768 kbit/s
-//! (docs/benchmarks.md). The limit is twice as much, because many have less to send, and because
-//! admission, which measures the load, should refuse viewers before the limit does.
+//! (docs/benchmarks/servers.md). The limit is twice as much, because many have less to send, and
+//! because admission, which measures the load, should refuse viewers before the limit does.
 //!
 //! **The ring** has room for 32 KiB of each connection. That is the smallest part that a session
 //! gets, eight blocks of 4 KiB, however full the ring is ([`Ring::share`]). So everybody can have

@@ -106,8 +106,8 @@ pub(crate) struct Papers {
     /// Read records written by --json instead of measuring (repeatable, or separated by commas)
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     from: Vec<PathBuf>,
-    /// Write the results of all rows into this document, between its markers
-    #[arg(long, value_name = "FILE", requires = "from")]
+    /// Write the results of all rows into the pages of this directory, between their markers
+    #[arg(long, value_name = "DIR", requires = "from")]
     document: Option<PathBuf>,
 }
 

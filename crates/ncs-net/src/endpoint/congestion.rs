@@ -19,8 +19,8 @@ mod sim;
 #[cfg(test)]
 mod tests;
 
-/// The congestion controller of a sender. The figures in `docs/benchmarks.md`, "Lossy paths", hold
-/// for the default.
+/// The congestion controller of a sender. The figures in `docs/benchmarks/network.md`, "Lossy
+/// paths", hold for the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]

@@ -68,7 +68,7 @@ pub struct Papers {
     pub field: Field,
     /// Where plots go.
     pub plots: Option<PathBuf>,
-    /// A document whose generated part is to be written anew.
+    /// The directory of pages whose generated parts are to be written anew.
     pub document: Option<PathBuf>,
     /// Records to read in place of measuring.
     pub from: Vec<PathBuf>,

@@ -1,6 +1,8 @@
-//! The generated part of `docs/benchmarks.md`: each row's claim beside the results of the records.
+//! The generated parts of the pages below `docs/benchmarks/`: each row's claim beside the results
+//! of the records.
 //!
-//! The text between the two markers is replaced, the rest stays. Figures come only from records.
+//! The text between the two markers of a page is replaced, the rest stays. Figures come only from
+//! records.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,55 +12,96 @@ use super::catalogue::{Bar, Group, Row};
 use super::record::{Point, Record, RowResult, SIDES, digits};
 use super::{Error, all_rows};
 
-/// Writes the part anew.
-pub(super) fn write(path: &Path, records: &[Record]) -> Result<(), Error> {
-    let text = fs::read_to_string(path)?;
-    let refuse = || Error::Record {
-        path: path.into(),
-        reason: format!("it has no lines `{BEGIN}` and `{END}`"),
-    };
-    let (head, rest) = text.split_once(BEGIN).ok_or_else(refuse)?;
-    let (_, tail) = rest.split_once(END).ok_or_else(refuse)?;
-    Ok(fs::write(
-        path,
-        format!("{head}{BEGIN}\n\n{}\n{END}{tail}", body(records)),
-    )?)
+/// A file of the document, and what stands there.
+struct Page {
+    file: &'static str,
+    /// With their titles, where there are several.
+    groups: &'static [(Group, &'static str)],
 }
 
-fn body(records: &[Record]) -> String {
-    let mut text = String::new();
-    write_body(&mut text, records).expect("a string takes everything");
-    text
+/// Writes the parts of all pages of this directory anew.
+pub(super) fn write(directory: &Path, records: &[Record]) -> Result<(), Error> {
+    PAGES
+        .iter()
+        .try_for_each(|page| page.write(directory, records))
 }
 
-fn write_body(text: &mut String, records: &[Record]) -> std::fmt::Result {
-    for (index, record) in records.iter().enumerate() {
-        writeln!(text, "- Record {}: {}", index + 1, record.place())?;
+impl Page {
+    fn write(&self, directory: &Path, records: &[Record]) -> Result<(), Error> {
+        let path = directory.join(self.file);
+        let text = fs::read_to_string(&path)?;
+        let refuse = || Error::Record {
+            path: path.clone(),
+            reason: format!("it has no lines `{BEGIN}` and `{END}`"),
+        };
+        let (head, rest) = text.split_once(BEGIN).ok_or_else(refuse)?;
+        let (_, tail) = rest.split_once(END).ok_or_else(refuse)?;
+        Ok(fs::write(
+            &path,
+            format!("{head}{BEGIN}\n\n{}\n{END}{tail}", self.body(records)),
+        )?)
     }
-    for (group, title) in TITLES {
-        writeln!(text, "\n## {title}\n")?;
-        let timers = timers(group, records);
-        if !timers.is_empty() {
-            writeln!(text, "What is inside each timer; each row names its own.\n")?;
-            timers
-                .iter()
-                .enumerate()
-                .try_for_each(|(index, timer)| writeln!(text, "- T{}: {timer}", index + 1))?;
+
+    fn body(&self, records: &[Record]) -> String {
+        let mut text = String::new();
+        let records = self.records(records);
+        self.write_body(&mut text, &records)
+            .expect("a string takes everything");
+        text
+    }
+
+    /// Those that have something of it.
+    fn records<'a>(&self, records: &'a [Record]) -> Vec<&'a Record> {
+        let is_here = |result: &RowResult| {
+            let mut rows = all_rows().filter(|row| self.has(row.group));
+            !result.points.is_empty() && rows.any(|row| row.id == result.row)
+        };
+        records
+            .iter()
+            .filter(|record| record.rows.iter().any(is_here))
+            .collect()
+    }
+
+    fn has(&self, group: Group) -> bool {
+        self.groups.iter().any(|(own, _)| *own == group)
+    }
+
+    fn write_body(&self, text: &mut String, records: &[&Record]) -> std::fmt::Result {
+        for (index, record) in records.iter().enumerate() {
+            let link = match record.name.as_str() {
+                "" => format!("Record {}", index + 1),
+                name => format!("[Record {}](../../benches/record/{name})", index + 1),
+            };
+            writeln!(text, "- {link}: {}", record.place())?;
+        }
+        for (group, title) in self.groups {
+            if self.groups.len() > 1 {
+                writeln!(text, "\n## {title}")?;
+            }
             writeln!(text)?;
+            let timers = timers(*group, records);
+            if !timers.is_empty() {
+                writeln!(text, "What is inside each timer; each row names its own.\n")?;
+                timers
+                    .iter()
+                    .enumerate()
+                    .try_for_each(|(index, timer)| writeln!(text, "- T{}: {timer}", index + 1))?;
+                writeln!(text)?;
+            }
+            writeln!(
+                text,
+                "| row | what | paper | here |\n| --- | --- | --- | --- |"
+            )?;
+            for row in all_rows().filter(|row| row.group == *group) {
+                write_row(text, row, records, &timers)?;
+            }
         }
-        writeln!(
-            text,
-            "| row | what | paper | here |\n| --- | --- | --- | --- |"
-        )?;
-        for row in all_rows().filter(|row| row.group == group) {
-            write_row(text, row, records, &timers)?;
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// What is inside the timers of a group's rows, each once.
-fn timers(group: Group, records: &[Record]) -> Vec<&str> {
+fn timers<'a>(group: Group, records: &[&'a Record]) -> Vec<&'a str> {
     let mut timers = Vec::new();
     for row in all_rows().filter(|row| row.group == group) {
         let results = records
@@ -80,7 +123,7 @@ fn timers(group: Group, records: &[Record]) -> Vec<&str> {
 fn write_row(
     text: &mut String,
     row: &Row,
-    records: &[Record],
+    records: &[&Record],
     timers: &[&str],
 ) -> std::fmt::Result {
     let numbered = records.iter().enumerate();
@@ -88,7 +131,7 @@ fn write_row(
         record
             .rows
             .iter()
-            .map(move |result| (index + 1, record, result))
+            .map(move |result| (index + 1, *record, result))
     });
     let results: Vec<Found<'_>> = found
         .filter(|(.., result)| result.row == row.id && !result.points.is_empty())
@@ -208,20 +251,37 @@ fn pick<'a>(bar: &Bar, points: impl Iterator<Item = &'a Point>) -> Option<&'a Po
 
 const BEGIN: &str = "<!-- rows: written by `ncbench papers --from` -->";
 const END: &str = "<!-- end of rows -->";
-const TITLES: [(Group, &str); 7] = [
-    (Group::S1, "S1: Chu, Zhao and Wang 2009"),
-    (Group::S2, "S2: Shojania and Li 2009"),
-    (
-        Group::S3,
-        "S3: Chu, Zhao and Wang 2009, GF(q) and homomorphic hashes",
-    ),
-    (Group::S4, "S4: Vicente 2015, RaptorQ"),
-    (Group::S5, "S5: the talk on Reed-Solomon"),
-    (
-        Group::Claim,
-        "The papers' claim: GPU beside all cores of its host",
-    ),
-    (Group::Figures, "The figures this program sets itself"),
+const PAGES: [Page; 6] = [
+    Page {
+        file: "s1.md",
+        groups: &[(Group::S1, "")],
+    },
+    Page {
+        file: "s2.md",
+        groups: &[(Group::S2, "")],
+    },
+    Page {
+        file: "s3.md",
+        groups: &[(Group::S3, "")],
+    },
+    Page {
+        file: "s4.md",
+        groups: &[(Group::S4, "")],
+    },
+    Page {
+        file: "s5.md",
+        groups: &[(Group::S5, "")],
+    },
+    Page {
+        file: "figures.md",
+        groups: &[
+            (
+                Group::Claim,
+                "The papers' claim: GPU beside all cores of its host",
+            ),
+            (Group::Figures, "The figures this program sets itself"),
+        ],
+    },
 ];
 
 #[cfg(test)]
@@ -249,16 +309,25 @@ mod tests {
             .iter()
             .map(|path| Record::read(path).unwrap())
             .collect();
-        let text = fs::read_to_string(root.join("docs/benchmarks.md")).unwrap();
-        let generated = text
-            .split_once(BEGIN)
-            .and_then(|(_, rest)| rest.split_once(END))
-            .map(|(generated, _)| generated.trim());
-        assert!(
-            generated == Some(body(&records).trim()),
-            "run `ncbench papers --from benches/record/papers-….json,… --document \
-             docs/benchmarks.md`"
-        );
+        for page in PAGES {
+            let path = root.join("docs/benchmarks").join(page.file);
+            let text = fs::read_to_string(path).unwrap();
+            let generated = text
+                .split_once(BEGIN)
+                .and_then(|(_, rest)| rest.split_once(END))
+                .map(|(generated, _)| generated.trim());
+            assert!(
+                generated == Some(page.body(&records).trim()),
+                "{}: run `ncbench papers --from benches/record/papers-….json,… --document \
+                 docs/benchmarks`",
+                page.file
+            );
+        }
+    }
+
+    /// All pages in one text.
+    fn body(records: &[Record]) -> String {
+        PAGES.iter().map(|page| page.body(records)).collect()
     }
 
     fn result(row: &str, points: &[(&str, By, u32, f64)]) -> RowResult {
@@ -299,6 +368,7 @@ mod tests {
     fn said(result: RowResult) -> String {
         let machine = serde_json::json!({ "cores": 16 });
         let record = Record {
+            name: String::new(),
             machine,
             gpus: Vec::new(),
             field: String::new(),
@@ -482,7 +552,7 @@ mod tests {
             &[("table to the host", By::GpuToHost, 64, 60.0)],
         ));
         let (above, table) = text
-            .split_once("## S2")
+            .split_once("- Record 1")
             .unwrap()
             .1
             .split_once("| row |")
@@ -526,15 +596,26 @@ mod tests {
     #[test]
     fn a_document_keeps_what_is_written_by_hand() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("benchmarks.md");
-        fs::write(&path, format!("# Head\n\n{BEGIN}\nold\n{END}\n\ntail\n")).unwrap();
-        write(&path, &[]).unwrap();
-        let text = fs::read_to_string(&path).unwrap();
-        assert!(
-            text.starts_with("# Head\n") && text.ends_with("\n\ntail\n") && !text.contains("old")
-        );
-        assert!(all_rows().all(|row| text.contains(&format!("| **{}** |", row.id))));
-        fs::write(&path, "nothing").unwrap();
-        assert!(matches!(write(&path, &[]), Err(Error::Record { .. })));
+        let path = |page: &Page| directory.path().join(page.file);
+        for page in &PAGES {
+            fs::write(
+                path(page),
+                format!("# Head\n\n{BEGIN}\nold\n{END}\n\ntail\n"),
+            )
+            .unwrap();
+        }
+        write(directory.path(), &[]).unwrap();
+        for page in &PAGES {
+            let text = fs::read_to_string(path(page)).unwrap();
+            assert!(text.starts_with("# Head\n") && text.ends_with("\n\ntail\n"));
+            assert!(!text.contains("old"));
+            for row in all_rows() {
+                let is_here = text.contains(&format!("| **{}** |", row.id));
+                assert_eq!(is_here, page.has(row.group), "{} in {}", row.id, page.file);
+            }
+        }
+        fs::write(path(&PAGES[3]), "nothing").unwrap();
+        let refused = write(directory.path(), &[]);
+        assert!(matches!(refused, Err(Error::Record { .. })));
     }
 }

@@ -18,6 +18,9 @@ use crate::plot::{Figure, Panel, Series};
 /// A run, with where it was made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Record {
+    /// The name of its file; empty if it was not read from one.
+    #[serde(skip)]
+    pub(super) name: String,
     pub(super) machine: serde_json::Value,
     pub(super) gpus: Vec<String>,
     pub(super) field: String,
@@ -573,6 +576,7 @@ impl Record {
     pub(super) fn new(machine: Machine, gpus: Vec<String>, field: Field, quick: bool) -> Self {
         let machine = serde_json::to_value(machine).expect("plain fields");
         Self {
+            name: String::new(),
             machine,
             gpus,
             field: field_name(field).into(),
@@ -583,9 +587,14 @@ impl Record {
 
     pub(super) fn read(path: &Path) -> Result<Self, Error> {
         let text = fs::read(path).map_err(Error::Output)?;
-        serde_json::from_slice(&text).map_err(|error| Error::Record {
+        let read: Self = serde_json::from_slice(&text).map_err(|error| Error::Record {
             path: path.into(),
             reason: error.to_string(),
+        })?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Ok(Self {
+            name: name.into_owned(),
+            ..read
         })
     }
 
