@@ -63,6 +63,23 @@ impl Source {
         }
     }
 
+    /// Reads what comes before the place that cannot be read, in parts as small as the least that a
+    /// disk loses.
+    fn read_sound(&mut self, buffer: &mut Buffer, at: u64) -> io::Result<()> {
+        buffer.clear();
+        self.set_direct(false)?;
+        while !buffer.is_full() {
+            let from = at + buffer.length as u64;
+            let rest = buffer.rest();
+            let length = rest.len().min(ALIGNMENT);
+            match self.file.read_at(&mut rest[..length], from)? {
+                0 => break,
+                length => buffer.length += length,
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the page cache has these bytes, judged by one of them. The look may bring its page
     /// into the cache, so the next look at these bytes had better be at another.
     fn is_cached(&mut self, from: u64, bytes: usize) -> io::Result<bool> {
@@ -144,11 +161,13 @@ impl ReadAhead {
             .as_ref()
             .is_none_or(|buffer| is_used(buffer) && buffer.is_full())
         {
-            let next = self.full.recv().map_err(|_| io::Error::other(DIED))??;
-            if let Some(used) = self.current.replace(next) {
+            // The thread may have no other to fill.
+            if let Some(used) = self.current.take() {
                 let _ = self.spare.send(used);
             }
             self.taken = 0;
+            let next = self.full.recv().map_err(|_| io::Error::other(DIED))??;
+            self.current = Some(next);
         }
         let current = self.current.as_ref().map_or(&[][..], Buffer::filled);
         Ok(&current[self.taken..])
@@ -194,6 +213,10 @@ impl Readers {
                 done,
             } = job;
             let read = source.read(&mut buffer, at);
+            if read.is_err() {
+                // It ends with an error, too, at the bad place.
+                let _ = source.read_sound(&mut buffer, at);
+            }
             let _ = done.send((source, buffer, read));
         };
         start_threads("files-read", taken, Arc::new(work))?;
@@ -209,6 +232,8 @@ impl Readers {
 #[derive(Debug)]
 pub(super) struct Parts {
     readers: Readers,
+    /// Bytes of a full buffer.
+    room: u64,
     held: Buffer,
     /// Where it begins in the file.
     at: u64,
@@ -223,14 +248,19 @@ struct Next {
 }
 
 impl Parts {
-    /// Begins to read a file.
-    pub(super) fn new(file: File, readers: &Readers) -> Self {
-        let buffer = || Buffer::new(readers.buffer_bytes);
+    /// Begins to read a file of so many bytes, from this place on.
+    pub(super) fn new(file: File, bytes: u64, from: u64, readers: &Readers) -> Self {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let room = bytes.clamp(1, readers.buffer_bytes);
+        let room = room.next_multiple_of(ALIGNMENT);
+        let buffer = || Buffer::new(room);
+        let at = from - from % ALIGNMENT as u64;
         Self {
             readers: readers.clone(),
+            room: room as u64,
             held: buffer(),
-            at: 0,
-            next: readers.begin(Source::new(file), buffer(), 0),
+            at,
+            next: readers.begin(Source::new(file), buffer(), at),
         }
     }
 
@@ -256,7 +286,7 @@ impl Parts {
 
     /// Holds the buffer that has the byte at this place, and begins to read the one behind it.
     fn turn(&mut self, from: u64) -> io::Result<()> {
-        let room = self.readers.buffer_bytes as u64;
+        let room = self.room;
         loop {
             let died = |_| io::Error::other(DIED);
             let (source, buffer, read) = self.next.done.recv().map_err(died)?;
@@ -273,11 +303,12 @@ impl Parts {
             self.next = self.readers.begin(source, spare, next_at);
             if is_wanted {
                 self.at = at;
-                read?;
-                let has_it = self.held.filled().len() as u64 > from - at;
-                return has_it
-                    .then_some(())
-                    .ok_or_else(|| io::ErrorKind::UnexpectedEof.into());
+                if self.held.filled().len() as u64 > from - at {
+                    return Ok(());
+                }
+                return Err(read
+                    .err()
+                    .unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
             }
         }
     }
@@ -647,7 +678,8 @@ mod tests {
                 for path in &paths {
                     assert!(fs::read(path).unwrap() == bytes, "{length}");
                     assert!(read_ahead(path) == bytes, "{length}");
-                    let mut parts = Parts::new(File::open(path).unwrap(), &readers);
+                    let mut parts =
+                        Parts::new(File::open(path).unwrap(), length as u64, 0, &readers);
                     let mut read = vec![0; length];
                     for (index, part) in read.chunks_mut(70_001).enumerate() {
                         parts.read_exact_at(part, index as u64 * 70_001).unwrap();
@@ -682,7 +714,12 @@ mod tests {
         let expected = bytes(5 * BUFFER_BYTES_MAX / 2);
         fs::write(&path, &expected).unwrap();
         let readers = Readers::start(1).unwrap();
-        let mut parts = Parts::new(File::open(&path).unwrap(), &readers);
+        let mut parts = Parts::new(
+            File::open(&path).unwrap(),
+            expected.len() as u64,
+            0,
+            &readers,
+        );
         let mut part = vec![0; 5000];
         for at in [0, 9_000_000, 4_190_000, 10, 4096, expected.len() - 5000] {
             parts.read_exact_at(&mut part, at as u64).unwrap();
@@ -691,6 +728,21 @@ mod tests {
         for at in [expected.len() - 4999, expected.len(), 1 << 40] {
             let error = parts.read_exact_at(&mut part, at as u64).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{at}");
+        }
+    }
+
+    /// What a file says of its length may be wrong: one of the kernel's says zero.
+    #[test]
+    fn a_file_may_be_longer_than_it_says() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("file");
+        let expected = bytes(3 * BUFFER_BYTES_MAX + 123);
+        fs::write(&path, &expected).unwrap();
+        for told in [0, 1, BUFFER_BYTES_MAX as u64] {
+            let mut read = Vec::new();
+            let mut source = ReadAhead::start(File::open(&path).unwrap(), told).unwrap();
+            source.read_to_end(&mut read).unwrap();
+            assert!(read == expected, "{told}");
         }
     }
 

@@ -313,6 +313,8 @@ impl Chunk {
         self.bad
             .get_or_insert_with(|| (0, format!("that of stripe {stripe} first: {fault}")))
             .0 += 1;
+        // However many chunks are bad, those that are read are few.
+        self.parts = None;
         false
     }
 
@@ -327,7 +329,8 @@ impl Chunk {
             Some(parts) => parts,
             None => {
                 let file = File::open(&self.path)?;
-                self.parts.insert(Parts::new(file, readers))
+                let bytes = file.metadata()?.len();
+                self.parts.insert(Parts::new(file, bytes, offset, readers))
             }
         };
         parts.read_exact_at(piece, offset)?;

@@ -20,7 +20,8 @@ impl Partial {
         let target = fs::canonicalize(target).unwrap_or_else(|_| target.into());
         let mut name = std::ffi::OsString::from(".");
         name.push(target.file_name().unwrap_or_default());
-        name.push(format!(".{}.part", std::process::id()));
+        // Not by the process alone: in a container each has the same number, and may have left one.
+        name.push(format!(".{:08x}.part", rand::random::<u32>()));
         let path = target.with_file_name(name);
         // Reading too: what is spooled is read back.
         let file = File::options()

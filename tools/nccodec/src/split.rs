@@ -13,7 +13,7 @@ use ncs_device::portions::{Demand, Portion};
 use ncs_proto::object::SegmentId;
 
 use crate::block_file::CHECK;
-use crate::chunk_file::{Head, PIECE_BYTES, Set, piece_check};
+use crate::chunk_file::{HEAD, Head, PIECE_BYTES, Set, piece_check};
 use crate::construction::{ChunkCode, Construction};
 use crate::crew::{BITE_BYTES, Choice, Crew, Makers};
 use crate::disk::{Target, Writers};
@@ -254,8 +254,8 @@ impl Out {
             target: Target::new(partial, writers),
             bytes: 0,
         };
-        let head = plan.head(index, 0, SegmentId::from_bytes([0; 32]));
-        out.write(&head.write(), writers)?;
+        // Nobody takes it for a chunk before it is one.
+        out.write(&[0; HEAD], writers)?;
         Ok(out)
     }
 

@@ -2,8 +2,10 @@
 //! why.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -628,6 +630,37 @@ fn memory_is_bounded() {
     ));
     split.lose(&[1, 2]);
     assert!(limited(&format!("decode {} -o -", chunks.display())) == bytes);
+}
+
+/// What an encoding leaves behind that was killed is taken for no chunks.
+#[test]
+fn an_encoding_that_was_killed_spoils_no_other() {
+    let split = Split::new(random(100_000, 18), &[]);
+    let chunks = split.path("film.chunks");
+    let mut killed = Command::new(program())
+        .args(["encode", "--codec", "rs", "-", "-o", text_of(&chunks)])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // So much that each chunk has begun to be written.
+    let mut input = killed.stdin.take().unwrap();
+    input.write_all(&random(60_000_000, 19)).unwrap();
+    let has_begun = || {
+        let files = fs::read_dir(&chunks).unwrap();
+        let lengths = files.map(|file| file.unwrap().metadata().unwrap().len());
+        lengths.filter(|length| *length > 1_000_000).count() == 6
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while !has_begun() {
+        assert!(Instant::now() < end, "nothing is written");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let left = fs::read_dir(&chunks).unwrap().count();
+    assert_eq!(left, 12, "it could not clean up");
+    fs::remove_file(chunks.join("film.001-native.ncc")).unwrap();
+    split.assert_decodes();
 }
 
 /// A write that fails is named, and leaves nothing behind.
