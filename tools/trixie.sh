@@ -7,7 +7,8 @@ folder=$(realpath -m "$1")
 shift
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{lists,cache/archives}/partial "$folder"
-# The mirror of the host: the first address of one, in either form of source lists.
+# The mirror of the host: the first address of one, in either form of source lists. A host without
+# one takes Debian's own.
 mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/dev/null |
     grep -E '^(URIs:|deb )' | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1 | tr -d ' ') || true
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg

@@ -1,8 +1,8 @@
 //! The side that asks: it connects to a member of the list, and hears its beats.
 //!
 //! A task for each member. It connects again when the connection is lost, after pauses that grow
-//! until the member is heard.
-//! A member that is dead is noticed by [`IDLE_TIMEOUT_MS`], sooner than the roster forgets it.
+//! until the member is heard. A member that is dead is noticed by [`IDLE_TIMEOUT_MS`], sooner than
+//! the roster forgets it.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

@@ -41,7 +41,7 @@ for ((round = 0; round < rounds; round++)); do
         echo "$run $(((${end/./} - ${start/./}) / 1000))" >>times
     done
 done
-cmp film again 2>/dev/null || "$nccodec" decode kept -o - | cmp - film
+"$nccodec" decode kept -o - 2>/dev/null | cmp - film
 for run in dd-encode encode dd-decode decode; do
     awk -v run=$run '$1 == run { print $2 }' times | sort -n | awk -v run=$run '
         { times[NR] = $1 / 1000; all = all sprintf(" %.2f", $1 / 1000) }

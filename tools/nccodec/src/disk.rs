@@ -226,6 +226,19 @@ impl Readers {
             buffer_bytes: buffer_bytes(2 * files),
         })
     }
+
+    /// Has a buffer filled from this place on.
+    fn begin(&self, source: Source, buffer: Buffer, at: u64) -> Next {
+        let (done_in, done) = mpsc::channel();
+        // If it is not taken, `done` says so.
+        let _ = self.jobs.send(ReadJob {
+            source,
+            buffer,
+            at,
+            done: done_in,
+        });
+        Next { at, done }
+    }
 }
 
 /// A file whose parts are read one behind the other, where some may be left out.
@@ -292,13 +305,9 @@ impl Parts {
             let (source, buffer, read) = self.next.done.recv().map_err(died)?;
             let at = self.next.at;
             let is_wanted = (at..at + room).contains(&from);
-            let next_at = match is_wanted {
-                true => at + room,
-                false => from - from % ALIGNMENT as u64,
-            };
-            let spare = match is_wanted {
-                true => std::mem::replace(&mut self.held, buffer),
-                false => buffer,
+            let (spare, next_at) = match is_wanted {
+                true => (std::mem::replace(&mut self.held, buffer), at + room),
+                false => (buffer, from - from % ALIGNMENT as u64),
             };
             self.next = self.readers.begin(source, spare, next_at);
             if is_wanted {
@@ -311,20 +320,6 @@ impl Parts {
                     .unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into()));
             }
         }
-    }
-}
-
-impl Readers {
-    fn begin(&self, source: Source, buffer: Buffer, at: u64) -> Next {
-        let (done_in, done) = mpsc::channel();
-        // If it is not taken, `done` says so.
-        let _ = self.jobs.send(ReadJob {
-            source,
-            buffer,
-            at,
-            done: done_in,
-        });
-        Next { at, done }
     }
 }
 

@@ -140,9 +140,6 @@ impl CpuWork for Rebuilding {
     fn run(&self, input: &[u8], output: &mut [u8]) {
         let Self { code, held, bytes } = self;
         let (k, m) = (code.k, code.n - code.k);
-        if self.wanted() == 0 {
-            return;
-        }
         let slice = code.slice(REBUILT_BYTES).min(*bytes);
         let new = || ReedSolomonDecoder::new(k, m, slice).expect("the code has a shape");
         let mut decoder = code.decoders.take().unwrap_or_else(new);

@@ -81,7 +81,7 @@ impl Page {
             writeln!(text)?;
             let timers = timers(*group, records);
             if !timers.is_empty() {
-                writeln!(text, "What is inside each timer; each row names its own.\n")?;
+                writeln!(text, "Each row names its timers. They cover:\n")?;
                 timers
                     .iter()
                     .enumerate()
